@@ -1,0 +1,1 @@
+"""The reading side: the Kafka consumer, offsets, the assignor, results and replies."""

@@ -1,0 +1,1 @@
+"""`headrace bench`: speed and memory, as ratios within one run."""

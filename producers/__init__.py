@@ -1,0 +1,1 @@
+"""The writing side: the Kafka producer and its guarded transaction, and the client."""

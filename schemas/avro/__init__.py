@@ -1,0 +1,1 @@
+"""The Avro schemas that go over the wire, as files."""

@@ -1,0 +1,75 @@
+"""Every metric of ours, declared once. They live in prometheus_client's default registry, where vLLM's are too.
+
+Unit and labels stand in the name and the declaration. `tests/unit/test_metrics.py` holds that the documentation
+names each of them.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+REQUESTS = Counter(
+    "headrace_requests", "Requests answered, by status.", ["model", "model_version", "lane", "status"]
+)
+OUTPUTS_CHECKED = Counter(
+    "headrace_outputs_checked",
+    "Outputs held against an output schema, by verdict (valid, invalid, truncated).",
+    ["model", "model_version", "verdict"],
+)
+ATTEMPTS = Counter(
+    "headrace_generation_attempts", "Generations begun, retries included.", ["model", "model_version"]
+)
+PROMPT_TOKENS = Counter("headrace_prompt_tokens", "Tokens of prompts served.", ["model", "model_version"])
+COMPLETION_TOKENS = Counter("headrace_completion_tokens", "Tokens generated.", ["model", "model_version"])
+DEAD_LETTERS = Counter("headrace_dead_letters", "Dead letters published, by code.", ["model", "code"])
+DUPLICATES = Counter("headrace_duplicate_requests", "Requests whose id was already asked for.", ["model"])
+QUEUE_SECONDS = Histogram(
+    "headrace_queue_seconds",
+    "From a request's append time to its admission.",
+    ["model", "lane"],
+    buckets=_SECONDS,
+)
+FIRST_TOKEN_SECONDS = Histogram(
+    "headrace_first_token_seconds",
+    "From a streamed request's append time to its first token.",
+    ["model", "lane"],
+    buckets=_SECONDS,
+)
+TOTAL_SECONDS = Histogram(
+    "headrace_total_seconds",
+    "From a request's append time to its validated output.",
+    ["model", "lane"],
+    buckets=_SECONDS,
+)
+IN_FLIGHT = Gauge("headrace_in_flight", "Requests that the engine has been given.", ["model"])
+WAITING = Gauge("headrace_waiting", "Requests polled and not yet admitted.", ["model", "lane"])
+LAG = Gauge(
+    "headrace_lag_records",
+    "Records of a lane behind the log's end, partitions of this worker.",
+    ["model", "lane"],
+)
+PARTITIONS = Gauge("headrace_partitions", "Partitions assigned to this worker.", ["model", "lane"])
+PARKED_PARTITIONS = Gauge(
+    "headrace_parked_partitions", "Partitions not served until an operator decides.", ["model", "lane"]
+)
+LOST_RECORDS = Counter(
+    "headrace_lost_records", "Records that retention removed before they were served.", ["model", "lane"]
+)
+TRANSACTIONS = Counter(
+    "headrace_transactions", "Transactions, by outcome (committed, stale, refused).", ["model", "outcome"]
+)
+TRANSACTION_SECONDS = Histogram(
+    "headrace_transaction_seconds", "Duration of a committed transaction.", ["model"], buckets=_SECONDS
+)
+STALE_COMPLETIONS = Counter(
+    "headrace_stale_completions", "Completions dropped because their partition had moved on.", ["model"]
+)
+REPLIES = Counter("headrace_replies", "Replies sent, by kind; `lost` could not be sent.", ["model", "kind"])
+GENERATION = Gauge(
+    "headrace_group_generation", "The consumer group's generation as this member knows it.", ["model"]
+)
+READY = Gauge(
+    "headrace_ready", "1 when the engine has answered a probe and the worker is in its group.", ["model"]
+)

@@ -1,0 +1,1 @@
+"""Topics: their names, their layout, and bringing a cluster in line with it."""

@@ -1,0 +1,1 @@
+"""The worker: from a polled record to a committed result."""
