@@ -1,0 +1,295 @@
+"""From a request to a prompt: its messages, its text, or the package's template over its variables. Pure.
+
+Templates are Jinja2 in its sandbox. Whatever a caller's variables make of one is bounded in size.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import jinja2
+import jinja2.meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from headrace.schemas.errors import (
+    InvalidField,
+    InvalidSchema,
+    MessageError,
+    MissingVariable,
+    OutputViolatesSchema,
+    PackageError,
+    TemplateFailed,
+    UnknownField,
+    UnsupportedField,
+)
+from headrace.schemas.messages import ChatMessage, JsonObject, OutputConstraint, Request, Sampling
+from headrace.schemas.output_schema import OutputCheck, OutputSchema
+from headrace.schemas.schema_bounds import pointer_to
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.schemas.package import Package
+
+MAX_PROMPT_CHARACTERS = 1024 * 1024  # of a rendered prompt, all its messages together
+MAX_WIDTH = 10_000  # that a filter or a string's method pads or splits to
+MAX_POWER_BITS = 4_096  # of the result of `**`
+
+# A text for the model as it is, or messages for its chat template.
+RenderedPrompt = str | list[ChatMessage]
+Role = Literal["system", "user", "text"]
+
+_UNSERVED = {
+    "tools": "tools are not served in this release",
+    "tool_choice": "tool_choice is not served in this release",
+    "reasoning": "reasoning is not served in this release",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSource:
+    """A template and where it stands: in the package's file from a line on, or in a file of its own."""
+
+    role: Role  # "text": the whole prompt, for which no chat template is applied
+    text: str
+    file: Path
+    line: int | None = None  # of `file`, where the template begins; None where the file is the template
+    key: str | None = None  # of the package's file
+
+
+class PromptTemplate:
+    """The compiled template of a package: one text, or messages that each have a template.
+
+    `variables` are the names that it uses. `known` are these and what the input schema names.
+    """
+
+    def __init__(self, sources: Iterable[TemplateSource], input_schema: OutputSchema | None = None) -> None:
+        """Raises PackageError with file and line for a template that is not Jinja2."""
+        names: set[str] = set()
+        self._parts: list[tuple[Role, jinja2.Template]] = []
+        for source in sources:
+            template, used = _compile(source)
+            self._parts.append((source.role, template))
+            names |= used
+        self.variables = frozenset(names)
+        self.input_schema = input_schema
+        self.known = self.variables | _properties(input_schema)
+
+    def render(self, variables: JsonObject) -> RenderedPrompt:
+        """The prompt for these variables.
+
+        Raises MissingVariable, UnknownField (one that would be ignored) and InvalidField with the path
+        `/variables/NAME`, and TemplateFailed for whatever else goes wrong in the template.
+        """
+        self._check(variables)
+        budget = MAX_PROMPT_CHARACTERS
+        messages: list[ChatMessage] = []
+        for role, template in self._parts:
+            text = self._rendered(template, variables, budget)
+            budget -= len(text)
+            if role == "text":
+                return text
+            messages.append(ChatMessage(role=role, content=text))
+        return messages
+
+    def _check(self, variables: JsonObject) -> None:
+        for name in variables:
+            if name not in self.known:
+                known = ", ".join(sorted(self.known)) or "none"
+                raise UnknownField(f"the template has no variable {name!r}; it has {known}", path=_path(name))
+        if self.input_schema is not None:
+            _check_input(self.input_schema, variables)
+            return
+        for name in sorted(self.variables):
+            if name not in variables:
+                raise MissingVariable(f"the template needs the variable {name!r}", path=_path(name))
+            if not isinstance(variables[name], str):
+                raise InvalidField(f"the variable {name!r} must be a string", path=_path(name))
+
+    def _rendered(self, template: jinja2.Template, variables: JsonObject, budget: int) -> str:
+        chunks: list[str] = []
+        try:
+            for chunk in template.generate(variables):
+                budget -= len(chunk)
+                if budget < 0:
+                    raise TemplateFailed(
+                        f"the prompt would have more than {MAX_PROMPT_CHARACTERS:,} characters",
+                        path="/variables",
+                    )
+                chunks.append(chunk)
+        except TemplateFailed:
+            raise
+        except jinja2.UndefinedError as error:
+            raise self._undefined(error, variables) from None
+        except Exception as error:  # noqa: BLE001 - a template may raise anything, and the request is at fault
+            raise TemplateFailed(
+                f"the template failed: {type(error).__name__}: {str(error)[:300]}", path="/variables"
+            ) from None
+        text = "".join(chunks)
+        if not text.strip():
+            raise TemplateFailed("the template gave an empty prompt", path="/variables")
+        return text
+
+    def _undefined(self, error: jinja2.UndefinedError, variables: JsonObject) -> MessageError:
+        message = error.message or "a variable is undefined"
+        for name in sorted(self.variables - variables.keys()):
+            if f"'{name}' is undefined" in message:
+                return MissingVariable(f"the template needs the variable {name!r}", path=_path(name))
+        return TemplateFailed(f"the template failed: {message[:300]}", path="/variables")
+
+
+def prompt_of(request: Request, package: Package) -> RenderedPrompt:
+    """What to send to the model for a request.
+
+    Raises UnsupportedField for what this package cannot serve, and what `PromptTemplate.render` raises.
+    """
+    for field, why in _UNSERVED.items():
+        if getattr(request, field) is not None:
+            raise UnsupportedField(why, path=f"/{field}")
+    if request.messages is not None:
+        return request.messages
+    if request.prompt is not None:
+        return request.prompt
+    if package.prompt is None:
+        raise UnsupportedField(
+            f"{package.model} {package.version} has no prompt template: send messages or prompt instead",
+            path="/variables",
+        )
+    return package.prompt.render(cast("JsonObject", request.variables))
+
+
+def constraint_of(request: Request, package: Package) -> tuple[OutputConstraint | None, OutputCheck | None]:
+    """What the output is held to, and its check: the package's output schema, the request's own, or nothing.
+
+    Raises InvalidSchema or SchemaTooComplex with a path into the request, UnsupportedField where the request
+    asks for something other than the package's output schema.
+    """
+    if request.output is None:
+        return package.constraint, package.output_check
+    try:
+        check = OutputCheck(request.output)
+    except InvalidSchema as error:
+        raise type(error)(error.message, path=f"/output{error.path or ''}") from None
+    if package.output_check is None:
+        return request.output, check
+    if check.digest != package.output_check.digest:
+        raise UnsupportedField(
+            f"all outputs of contract {package.contract} of {package.model} are held to its output schema "
+            f"({package.output_check.digest}): leave output out, or ask for that schema",
+            path="/output",
+        )
+    return package.constraint, package.output_check
+
+
+def sampling_of(request: Request, package: Package) -> Sampling:
+    """The request's sampling over the package's. What both leave out is the engine's own default."""
+    if request.sampling is None:
+        return package.sampling
+    return package.sampling.model_copy(update=request.sampling.model_dump(exclude_none=True))
+
+
+def _path(name: str) -> str:
+    return pointer_to(["variables", name])
+
+
+def _properties(schema: OutputSchema | None) -> frozenset[str]:
+    if schema is None or not isinstance(schema.schema, dict):
+        return frozenset()
+    properties = schema.schema.get("properties")
+    return frozenset(cast("JsonObject", properties)) if isinstance(properties, dict) else frozenset()
+
+
+def _check_input(schema: OutputSchema, variables: JsonObject) -> None:
+    required = schema.schema.get("required") if isinstance(schema.schema, dict) else None
+    for name in cast("list[str]", required) if isinstance(required, list) else ():
+        if name not in variables:
+            raise MissingVariable(f"the variable {name!r} is required", path=_path(name))
+    try:
+        schema.check_value(variables)
+    except OutputViolatesSchema as error:
+        raise InvalidField(error.message, path=f"/variables{error.path or ''}") from None
+
+
+# --- Jinja2 --------------------------------------------------------------------------------
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, and a bound on what one expression can make out of a small variable."""
+
+    intercepted_binops = frozenset({"*", "**", "%"})
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "%" and isinstance(left, str):
+            raise OverflowError("% does not format strings here; use ~ or the format filter")
+        if operator == "*":
+            for repeated, count in ((left, right), (right, left)):
+                if isinstance(repeated, (list, tuple)):
+                    raise OverflowError("lists are not repeated here")
+                if isinstance(repeated, str) and isinstance(count, int):
+                    size = len(repeated) * count
+                    if size > MAX_PROMPT_CHARACTERS:
+                        raise OverflowError(f"a repetition of {size:,} characters")
+        if operator == "**" and isinstance(left, int) and isinstance(right, int):
+            bits = left.bit_length() * right
+            if bits > MAX_POWER_BITS:
+                raise OverflowError(f"a power of {bits:,} bits")
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: jinja2.runtime.Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(getattr(obj, "__self__", None), str):  # ljust, zfill, ...
+            _refuse_width(*args, *kwargs.values())
+        return super().call(context, obj, *args, **kwargs)
+
+
+def _refuse_width(*arguments: Any) -> None:
+    for argument in arguments:
+        if isinstance(argument, int) and argument > MAX_WIDTH:
+            raise OverflowError(f"a width of {argument:,}, and at most {MAX_WIDTH:,} are filled")
+
+
+def _bounded(filter_: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(filter_)  # keeps the marks by which Jinja2 knows what else to pass
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        _refuse_width(*args[1:], *kwargs.values())
+        return filter_(*args, **kwargs)
+
+    return checked
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    # Jinja2's own tojson escapes <, > and & for HTML, which would change what the model reads.
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _environment() -> _Environment:
+    environment = _Environment(
+        undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals.pop("lipsum")  # random text: a prompt must be the same each time
+    environment.filters.pop("random")
+    for name in ("batch", "center", "indent", "slice", "wordwrap"):
+        environment.filters[name] = _bounded(environment.filters[name])
+    environment.filters["tojson"] = _to_json
+    return environment
+
+
+_ENVIRONMENT = _environment()
+
+
+def _compile(source: TemplateSource) -> tuple[jinja2.Template, frozenset[str]]:
+    try:
+        names = jinja2.meta.find_undeclared_variables(_ENVIRONMENT.parse(source.text))
+        template = _ENVIRONMENT.from_string(source.text)
+    except jinja2.TemplateError as error:
+        line = getattr(error, "lineno", None) or 1
+        raise PackageError(
+            f"the template is not Jinja2: {error.message}",
+            file=source.file,
+            line=line if source.line is None else source.line + line - 1,
+            key=source.key,
+        ) from None
+    return template, frozenset(names - _ENVIRONMENT.globals.keys())

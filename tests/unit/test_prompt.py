@@ -1,0 +1,212 @@
+"""From a request to its prompt, its constraint and its sampling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.schemas.errors import (
+    InvalidField,
+    InvalidSchema,
+    MessageError,
+    MissingVariable,
+    TemplateFailed,
+    UnknownField,
+    UnsupportedField,
+)
+from headrace.schemas.messages import ChatMessage, Request, Sampling
+from headrace.schemas.output_schema import OutputSchema
+from headrace.schemas.package import Package, load_package
+from headrace.schemas.prompt import (
+    MAX_PROMPT_CHARACTERS,
+    PromptTemplate,
+    TemplateSource,
+    constraint_of,
+    prompt_of,
+    sampling_of,
+)
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}
+
+
+def template(text: str, input_schema: Any = None) -> PromptTemplate:
+    source = TemplateSource("text", text, Path("package.toml"))
+    return PromptTemplate([source], None if input_schema is None else OutputSchema.parse(input_schema))
+
+
+def package(directory: Path, extra: str = "") -> Package:
+    head = 'model = "m"\nversion = "1"\ncontract = 1\nweights = "org/name"\n'
+    (directory / "package.toml").write_text(head + extra, encoding="utf-8")
+    return load_package(directory)
+
+
+def request(**fields: Any) -> Request:
+    return Request(
+        id="r", **(fields if fields.keys() & {"messages", "variables"} else {"prompt": "p", **fields})
+    )
+
+
+def test_text_and_messages_are_rendered(tmp_path: Path) -> None:
+    assert template("About {{ title }}.\n").render({"title": "<b>&"}) == "About <b>&."
+    chat = package(tmp_path, '[prompt]\nsystem = "Be {{ how }}."\nuser = "{{ title }}"\n')
+    assert prompt_of(request(variables={"how": "brief", "title": "Alien"}), chat) == [
+        ChatMessage(role="system", content="Be brief."),
+        ChatMessage(role="user", content="Alien"),
+    ]
+
+
+def test_blocks_leave_no_empty_lines() -> None:
+    assert (
+        template("a\n{% if x %}\n  {% if x %}\nb\n  {% endif %}\n{% endif %}\nc").render({"x": "1"})
+        == "a\nb\nc"
+    )
+
+
+def test_json_in_a_prompt_is_plain() -> None:
+    rendered = template("{{ x | tojson }}", {}).render({"x": {"a": "<é>"}})
+    assert rendered == '{"a": "<é>"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "input_schema", "variables", "error", "path"),
+    [
+        ("{{ a }}{{ b }}", None, {"a": "1"}, MissingVariable, "/variables/b"),
+        ("{{ a }}", None, {"a": "1", "c/d": "2"}, UnknownField, "/variables/c~1d"),
+        ("{{ a }}", None, {"a": 1}, InvalidField, "/variables/a"),
+        ("{{ a }}", {"required": ["a"]}, {}, MissingVariable, "/variables/a"),
+        ("{{ a }}", {"properties": {"a": {"type": "string"}}}, {}, MissingVariable, "/variables/a"),
+        ("{{ a }}", {"properties": {"a": {"type": "string"}}}, {"a": 1}, InvalidField, "/variables/a"),
+        ("{{ a.b }}", {"properties": {"a": {"required": ["b"]}}}, {"a": {}}, InvalidField, "/variables/a"),
+        ("{{ a }}", {"properties": {"b": {}}}, {"a": 1, "c": 1}, UnknownField, "/variables/c"),
+        ("{{ a.b }}", {}, {"a": {}}, TemplateFailed, "/variables"),
+    ],
+)
+def test_variables_that_do_not_fit_are_refused_with_their_place(
+    text: str, input_schema: Any, variables: Any, error: type[MessageError], path: str
+) -> None:
+    with pytest.raises(error) as refusal:
+        template(text, input_schema).render(variables)
+    assert refusal.value.path == path
+
+
+def test_a_variable_that_the_input_schema_makes_optional_may_be_absent() -> None:
+    optional = template(
+        "a{% if x is defined %}{{ x }}{% endif %}", {"properties": {"x": {"type": "integer"}}}
+    )
+    assert optional.render({}) == "a"
+    assert optional.render({"x": 1}) == "a1"
+
+
+def test_a_variable_that_only_the_input_schema_knows_is_no_error() -> None:
+    assert template("a", {"properties": {"x": {}}}).render({"x": 1}) == "a"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% for i in range(n) %}x{% endfor %}",
+        "{{ a * n }}",
+        "{{ n * a }}",
+        "{{ 'a' * 10 ** 9 }}",
+        "{{ l * n }}",
+        "{{ a.ljust(n) }}",
+        "{{ a | center(n) }}",
+        "{{ a | indent(width=n) }}",
+        "{{ l | batch(n, a) | list }}",
+        "{{ n ** n }}",
+        "{{ f % 1 }}",
+        "{% for i in range(100000) %}{{ a }}{{ a }}{{ a }}{{ a }}{{ a }}{{ a }}{% endfor %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ a.__class__.__mro__ }}",
+        "{{ ''.__class__.__base__.__subclasses__() }}",
+        "{{ l.append(1) }}",
+        "{{ 1 / 0 }}",
+        "{% include 'x' %}",
+        "{{ a.nope() }}",
+        "   ",
+        "{{ e }}",
+    ],
+)
+def test_a_template_that_explodes_breaks_out_or_raises_fails_its_request_alone(text: str) -> None:
+    compiled = template(text, {"properties": {name: {} for name in "aefln"}})
+    variables = {"a": "xy", "e": "", "f": "%1000000000d", "l": [1], "n": 10**7}
+    with pytest.raises(TemplateFailed) as failure:
+        compiled.render(variables)
+    assert failure.value.path == "/variables"
+
+
+def test_the_bound_is_on_all_messages_together() -> None:
+    sources = [TemplateSource(role, "{{ a }}", Path("p")) for role in ("system", "user")]
+    compiled = PromptTemplate(sources)
+    assert compiled.render({"a": "x" * (MAX_PROMPT_CHARACTERS // 2)})
+    with pytest.raises(TemplateFailed):
+        compiled.render({"a": "x" * (MAX_PROMPT_CHARACTERS // 2 + 1)})
+
+
+def test_a_template_renders_the_same_each_time() -> None:
+    with pytest.raises(Exception, match="random"):
+        template("{{ [1, 2] | random }}")
+
+
+def test_messages_and_prompts_need_no_template(tmp_path: Path) -> None:
+    bare = package(tmp_path)
+    messages = [ChatMessage(role="user", content="hi")]
+    assert prompt_of(request(messages=messages), bare) == messages
+    assert prompt_of(request(), bare) == "p"
+    with pytest.raises(UnsupportedField) as refusal:
+        prompt_of(request(variables={}), bare)
+    assert refusal.value.path == "/variables"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"tools": [{"function": {"name": "f"}}]},
+        {"tool_choice": {"mode": "auto"}},
+        {"reasoning": {"effort": "low"}},
+    ],
+)
+def test_what_this_release_does_not_serve_is_refused_by_name(tmp_path: Path, field: Any) -> None:
+    with pytest.raises(UnsupportedField) as refusal:
+        prompt_of(request(**field), package(tmp_path))
+    assert refusal.value.path == "/" + next(iter(field))
+
+
+def test_the_constraint_is_the_packages_or_the_requests_or_none(tmp_path: Path) -> None:
+    bare = package(tmp_path)
+    assert constraint_of(request(), bare) == (None, None)
+    constraint, check = constraint_of(request(output={"choice": ["a"]}), bare)
+    assert constraint is not None
+    assert check is not None
+    assert (constraint.choice, check.constraint) == (["a"], constraint)
+    held = package(tmp_path, 'output = { type = "object", properties = { a = { type = "integer" } } }\n')
+    assert constraint_of(request(), held) == (held.constraint, held.output_check)
+
+
+def test_a_request_may_ask_for_the_packages_schema_again_and_for_nothing_else(tmp_path: Path) -> None:
+    toml = (
+        'output = { type = "object", properties = { a = { type = "integer" }, b = { type = "string" } } }\n'
+    )
+    held = package(tmp_path, toml)
+    reordered = {"properties": dict(reversed(SCHEMA["properties"].items())), "type": "object"}
+    for same in (SCHEMA, reordered):
+        assert constraint_of(request(output={"json_schema": same}), held) == (
+            held.constraint,
+            held.output_check,
+        )
+    for other in ({"json_schema": {"type": "object"}}, {"json_object": True}, {"regex": "a"}):
+        with pytest.raises(UnsupportedField) as refusal:
+            constraint_of(request(output=other), held)
+        assert refusal.value.path == "/output"
+    with pytest.raises(InvalidSchema) as invalid:
+        constraint_of(request(output={"json_schema": {"items": {"type": 1}}}), package(tmp_path))
+    assert invalid.value.path == "/output/json_schema/items/type"
+
+
+def test_the_requests_sampling_is_laid_over_the_packages(tmp_path: Path) -> None:
+    own = package(tmp_path, "[sampling]\nmax_tokens = 5\ntemperature = 0.5\n")
+    assert sampling_of(request(), own) == Sampling(max_tokens=5, temperature=0.5)
+    merged = sampling_of(request(sampling={"temperature": 0.0, "seed": 1}), own)
+    assert merged == Sampling(max_tokens=5, temperature=0, seed=1)
