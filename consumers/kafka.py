@@ -1,0 +1,382 @@
+"""The consumers of Headrace: of requests as a member of a group, and of single partitions without one.
+
+With `group`, `kafka_client` and `kafka_coordinator`, the only modules that use a consumer client. What comes
+out of them is ours: plain records, and errors of `schemas/errors.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+from headrace.consumers.connection import client_options, connect
+from headrace.consumers.group import (
+    committed_points,
+    log_offsets,
+    read_committed_offsets,
+    remove_member,
+    translated,
+)
+from headrace.consumers.kafka_client import FetchingConsumer, kafka_partition
+from headrace.consumers.records import CommitPoint, GroupMetadata, Poll, Record, TopicPartition
+from headrace.consumers.untyped_kafka import (
+    ConsumerRebalanceListener,
+)
+from headrace.consumers.untyped_kafka import errors as kafka_errors
+from headrace.schemas.errors import KafkaFailed, KafkaUnavailable, SlotTaken, StaleGeneration
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from headrace.schemas.settings import Settings
+
+__all__ = ["GroupAssignor", "RequestConsumer", "TailReader", "read_committed_offsets", "remove_member"]
+
+logger = logging.getLogger(__name__)
+
+# A fetch without data is answered after this: a resumed partition waits for the one under way.
+FETCH_MAX_WAIT_MS = 50
+# A member that has not polled for this long leaves the group.
+MAX_POLL_INTERVAL_MS = 60_000
+CALL_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 5.0
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+
+class GroupAssignor(Protocol):
+    """What the consumer needs of its assignor beyond kafka-python's port."""
+
+    def lost(self) -> None:
+        """The membership was lost, and with it everything that was assigned."""
+        ...
+
+    def take_rejoin_wish(self) -> bool:
+        """Whether the member should join again since its assignment was made for somebody else. True once."""
+        ...
+
+
+class _Changes(ConsumerRebalanceListener):
+    """Notes what a rebalance took and gave. Runs on the client's IO thread: it must not block, and does
+    not."""
+
+    def __init__(self, assignor: GroupAssignor) -> None:
+        self.revoked: set[TopicPartition] = set()
+        self.assigned: set[TopicPartition] = set()
+        self._reported: set[TopicPartition] = set()
+        self._assignor = assignor
+
+    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        gone = {TopicPartition(*tp) for tp in revoked}
+        self.assigned -= gone
+        self.revoked |= gone & self._reported
+
+    def on_partitions_lost(self, lost: Iterable[Any]) -> None:
+        self._assignor.lost()
+        self.on_partitions_revoked(lost)
+
+    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        self.assigned |= {TopicPartition(*tp) for tp in assigned}
+
+    def take(self) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
+        """What is to be reported now: revoked, assigned."""
+        revoked, assigned = frozenset(self.revoked), frozenset(self.assigned)
+        self._reported = (self._reported - revoked) | assigned
+        self.revoked.clear()
+        self.assigned.clear()
+        return revoked, assigned
+
+
+class RequestConsumer:
+    """Reads request topics as a static member of a group. For one thread alone, but for `wake_up`.
+
+    A newly assigned partition returns nothing before `start_at` is called for it: no offset is ever chosen
+    here.
+    """
+
+    def __init__(
+        self, settings: Settings, *, group: str, slot: str, topics: Sequence[str], assignor: GroupAssignor
+    ) -> None:
+        """Connect; joining begins with the first poll. Raises KafkaUnavailable, KafkaFailed."""
+        self._settings = settings
+        self._group = group
+        self._slot = slot
+        self._session_timeout_s = settings.session_timeout_ms / 1000
+        self._assignor = assignor
+        self._woken = False
+        with translated(f"connecting as a member of group {group}"):
+            self._client: FetchingConsumer = connect(
+                FetchingConsumer,
+                **client_options(settings),
+                client_id=f"headrace-{slot}",
+                group_id=group,
+                group_instance_id=slot,
+                partition_assignment_strategy=[assignor],
+                auto_offset_reset="none",
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+                fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
+                session_timeout_ms=settings.session_timeout_ms,
+                heartbeat_interval_ms=settings.heartbeat_interval_ms,
+                max_poll_interval_ms=max(MAX_POLL_INTERVAL_MS, settings.session_timeout_ms),
+            )
+        self._coordinator: Any = self._client.coordinator
+        self._changes = _Changes(self._assignor)
+        self._client.subscribe(list(topics), listener=self._changes)
+        self._metadata = self._read_metadata()
+
+    def poll(self, timeout_s: float, max_records: int) -> Poll:
+        """Wait for records or for changes of the assignment, at most `timeout_s`; an outage is waited out.
+
+        `max_records` holds for all partitions together. Returns at once when the assignment changes:
+        records of a revoked partition come neither with the poll that reports it nor later.
+        Raises SlotTaken when another process has this slot, KafkaFailed for what waiting cannot mend.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            poll = self._poll_once(max_records)
+            remaining = deadline - time.monotonic()
+            if poll or self._woken or remaining <= 0:
+                self._woken = False
+                self._metadata = self._read_metadata()
+                return poll
+            self._client.wait(remaining)
+
+    def _poll_once(self, max_records: int) -> Poll:
+        self._refuse_when_fenced()
+        if self._assignor.take_rejoin_wish():
+            self.rejoin()
+        try:
+            with translated(f"reading as a member of group {self._group}"):
+                records, out_of_range = self._client.fetch(max_records)
+        except KafkaUnavailable as error:
+            self._client.outage(error)
+            records, out_of_range = {}, {}
+        revoked, assigned = self._changes.take()
+        return Poll(revoked, assigned, records, out_of_range)
+
+    def wake_up(self) -> None:
+        """Make a poll that is waiting, or else the next one, return early. From any thread."""
+        self._woken = True
+        self._client.wake_up()
+
+    def rejoin(self) -> None:
+        """Join the group again because what the assignor has to say has changed. From any thread."""
+        self._coordinator.rejoin_with_new_claims()
+
+    def check_alive(self) -> None:
+        """Raise if this member is none any more, though no call has said so. From any thread.
+
+        Raises SlotTaken when another process has joined with this slot (the broker tells the older one only
+        in the answer to a heartbeat), StaleGeneration when the broker has not answered a heartbeat for a
+        session's length: by then the group has given the partitions away, and nothing may be published for
+        them.
+        """
+        self._refuse_when_fenced()
+        silence = self._coordinator.seconds_without_heartbeat
+        if self._coordinator.stable() and silence > self._session_timeout_s:
+            raise StaleGeneration(
+                f"group {self._group}: no heartbeat of slot {self._slot} was answered for {silence:.0f} s"
+            )
+
+    def committed(
+        self, partitions: Collection[TopicPartition], deadline_s: float
+    ) -> dict[TopicPartition, CommitPoint | None]:
+        """What the group has committed for each partition; None: nothing.
+
+        Waits for the end of a transaction that is open over them, `deadline_s` seconds in all.
+        Raises KafkaUnavailable (ask again), KafkaFailed.
+        """
+        return committed_points(self._client, self._group, partitions, deadline_s)
+
+    def start_at(self, tp: TopicPartition, offset: int) -> None:
+        """Read an assigned partition from this offset on. Raises KafkaFailed if it is not assigned."""
+        if kafka_partition(tp) not in self._client.assignment():
+            raise KafkaFailed(f"{tp.topic}-{tp.partition} is not assigned to slot {self._slot}")
+        self._client.seek(kafka_partition(tp), offset)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return nothing of these until `resume`. What was fetched is kept. Those not assigned are passed
+        over."""
+        self._client.pause(*self._assigned(partitions))
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
+        self._client.resume(*self._assigned(partitions))
+
+    def _assigned(self, partitions: Iterable[TopicPartition]) -> list[Any]:
+        assignment = self._client.assignment()
+        return [kafka_partition(tp) for tp in partitions if tp in assignment]
+
+    def position(self, tp: TopicPartition) -> int | None:
+        """The offset that the next record has or is above; None before `start_at`."""
+        return self._client.position_of(tp)
+
+    def lag(self, tp: TopicPartition) -> int | None:
+        """How many offsets lie between the position and the log's end as last seen; None: not known yet."""
+        position, end = self._client.position_of(tp), self._client.high_watermark(tp)
+        return None if position is None or end is None else max(0, end - position)
+
+    def beginning_offsets(
+        self, partitions: Collection[TopicPartition], timeout_s: float = CALL_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each. Raises KafkaUnavailable, KafkaFailed."""
+        return log_offsets(self._client, "beginning_offsets", partitions, timeout_s)
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], timeout_s: float = CALL_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """Where each ends: the first offset of an open transaction, or else one past the last record.
+
+        Raises KafkaUnavailable, KafkaFailed.
+        """
+        return log_offsets(self._client, "end_offsets", partitions, timeout_s)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who we were to the group when the last poll returned. To be taken together with what is to be
+        committed.
+
+        A commit handed in with it is refused once the group has moved on; so it must not be paired with
+        offsets of partitions that a later poll has reported revoked.
+        """
+        return self._metadata
+
+    def _read_metadata(self) -> GroupMetadata:
+        found: Any = self._coordinator.group_metadata()
+        return GroupMetadata(found.group_id, found.generation_id, found.member_id, found.group_instance_id)
+
+    def _refuse_when_fenced(self) -> None:
+        if self._coordinator.fenced:
+            raise SlotTaken(
+                f"another process runs with slot {self._slot} in group {self._group}, so this one stops; "
+                "give each worker a slot of its own (--slot or HEADRACE_SLOT)"
+            )
+
+    def close(self, leave_group: bool) -> None:
+        """Close the connections. `leave_group`: for good, so that the partitions move at once; otherwise
+        the slot keeps them until its next process joins or the session times out. Never raises."""
+        # The broker handles no further request of a connection over which it holds a join back.
+        joining = self._coordinator.join_is_under_way
+        self._coordinator.leaves_on_close = leave_group and not joining
+        try:
+            self._client.close(autocommit=False, timeout_ms=int(CLOSE_TIMEOUT_S * 1000))
+            if leave_group and joining:
+                remove_member(self._settings, self._group, self._slot)
+        except (kafka_errors.KafkaError, KafkaFailed, OSError, RuntimeError) as error:
+            logger.warning("closing the consumer of group %s: %s", self._group, error)
+
+
+class TailReader:
+    """Reads given partitions without a group, so that nothing is committed and nobody is asked. For one
+    thread alone, but for `wake_up`.
+
+    `start` is "end" (what comes from now on), "beginning", or an offset for each partition.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        partitions: Collection[TopicPartition],
+        start: Literal["end", "beginning"] | Mapping[TopicPartition, int],
+        isolation: Isolation = "read_committed",
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        """Connect and take position. Raises KafkaUnavailable (also where a topic does not exist),
+        KafkaFailed."""
+        self._partitions = tuple(partitions)
+        self._name = ", ".join(sorted({tp.topic for tp in partitions}))
+        self._woken = False
+        self.skipped: dict[TopicPartition, int] = {}  # records that retention removed before they were read
+        with translated(f"connecting to read {self._name}"):
+            self._client: FetchingConsumer = connect(
+                FetchingConsumer,
+                **client_options(settings),
+                group_id=None,
+                auto_offset_reset="none",
+                enable_auto_commit=False,
+                isolation_level=isolation,
+                fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
+            )
+        try:
+            self._take_position(start, timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_position(self, start: str | Mapping[TopicPartition, int], timeout_s: float) -> None:
+        self._client.assign([kafka_partition(tp) for tp in self._partitions])
+        if start == "end":
+            offsets: Mapping[TopicPartition, int] = self.end_offsets(timeout_s)
+        elif start == "beginning":
+            offsets = self.beginning_offsets(timeout_s)
+        else:
+            offsets = cast("Mapping[TopicPartition, int]", start)
+        for tp in self._partitions:
+            self._client.seek(kafka_partition(tp), offsets[tp])
+
+    def poll(self, timeout_s: float, max_records: int = 500) -> list[Record]:
+        """Records as they come, each partition's in order; [] after `timeout_s`. An outage is waited out.
+
+        Where retention was faster than this reader it goes on with the first record that is left, says so
+        in the log and adds the difference to `skipped`. Raises KafkaFailed for what waiting cannot mend.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = self._poll_once(max_records)
+            remaining = deadline - time.monotonic()
+            if found or self._woken or remaining <= 0:
+                self._woken = False
+                return found
+            self._client.wait(remaining)
+
+    def _poll_once(self, max_records: int) -> list[Record]:
+        try:
+            with translated(f"reading {self._name}"):
+                records, out_of_range = self._client.fetch(max_records)
+            if out_of_range:
+                self._skip(out_of_range)
+        except KafkaUnavailable as error:
+            self._client.outage(error)
+            return []
+        return [record for found in records.values() for record in found]
+
+    def _skip(self, out_of_range: Mapping[TopicPartition, int]) -> None:
+        beginnings = log_offsets(self._client, "beginning_offsets", out_of_range, CALL_TIMEOUT_S)
+        for tp, position in out_of_range.items():
+            beginning = beginnings[tp]
+            lost = max(0, beginning - position)
+            self.skipped[tp] = self.skipped.get(tp, 0) + lost
+            logger.warning(
+                "%s-%d no longer holds offset %d: going on at %d, %d offsets were not read",
+                *tp,
+                position,
+                beginning,
+                lost,
+            )
+            self._client.seek(kafka_partition(tp), beginning)
+
+    def wake_up(self) -> None:
+        """Make a poll that is waiting, or else the next one, return early. From any thread."""
+        self._woken = True
+        self._client.wake_up()
+
+    def position(self, tp: TopicPartition) -> int | None:
+        """The offset that the next record has or is above."""
+        return self._client.position_of(tp)
+
+    def beginning_offsets(self, timeout_s: float = CALL_TIMEOUT_S) -> dict[TopicPartition, int]:
+        """The first offset of each partition. Raises KafkaUnavailable, KafkaFailed."""
+        return log_offsets(self._client, "beginning_offsets", self._partitions, timeout_s)
+
+    def end_offsets(self, timeout_s: float = CALL_TIMEOUT_S) -> dict[TopicPartition, int]:
+        """Where each partition ends for this reader's isolation. Raises KafkaUnavailable, KafkaFailed."""
+        return log_offsets(self._client, "end_offsets", self._partitions, timeout_s)
+
+    def close(self) -> None:
+        """Close the connections. Never raises."""
+        try:
+            self._client.close(autocommit=False, timeout_ms=int(CLOSE_TIMEOUT_S * 1000))
+        except (kafka_errors.KafkaError, OSError, RuntimeError) as error:
+            logger.warning("closing the reader of %s: %s", self._name, error)

@@ -1,0 +1,100 @@
+"""The producers of Headrace: the guarded transaction, and one without transactions.
+
+With `outgoing` and `transaction`, the only modules that use a producer client.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from headrace.consumers.connection import translate
+from headrace.consumers.records import RecordLocation
+from headrace.consumers.untyped_kafka import errors as kafka_errors
+from headrace.producers.outgoing import (
+    CommitBatch,
+    OutgoingRecord,
+    check_size,
+    record_bytes,
+    send,
+    start_producer,
+)
+from headrace.producers.transaction import GuardedTransaction, is_committed
+from headrace.schemas.errors import HeadraceError, KafkaFailed
+
+if TYPE_CHECKING:
+    from headrace.schemas.settings import Settings
+
+__all__ = [
+    "CommitBatch",
+    "GuardedTransaction",
+    "OutgoingRecord",
+    "PlainProducer",
+    "check_size",
+    "is_committed",
+    "record_bytes",
+]
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 10.0
+
+
+class PlainProducer:
+    """An idempotent producer without transactions: for replies, and for clients. From any thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Connect. Raises KafkaUnavailable, KafkaFailed."""
+        self._settings = settings
+        try:
+            self._producer: Any = start_producer(settings)
+        except kafka_errors.KafkaError as error:
+            raise translate(error, "connecting a producer") from error
+
+    def send(self, record: OutgoingRecord) -> Future[RecordLocation]:
+        """Queue a record; the future has its place once all replicas in sync have it.
+
+        The first record of a topic waits here for the topic's metadata, 10 s at most. The future's
+        callbacks run in the producer's thread. Every error comes through the future: ResultTooLarge,
+        KafkaUnavailable, KafkaFailed.
+        """
+        answer: Future[RecordLocation] = Future()
+        answer.set_running_or_notify_cancel()  # what is queued cannot be called back
+        doing = f"sending to {record.topic}"
+        try:
+            check_size(record, self._settings.max_record_bytes)
+            sent = send(self._producer, record)
+        except (ValueError, TypeError) as error:
+            answer.set_exception(KafkaFailed(f"{doing}: {error}"))
+            return answer
+        except (kafka_errors.KafkaError, HeadraceError) as error:
+            answer.set_exception(translate(error, doing))
+            return answer
+
+        def placed(found: Any) -> None:
+            answer.set_result(RecordLocation(found.topic, found.partition, found.offset))
+
+        def failed(error: BaseException) -> None:
+            answer.set_exception(translate(error, doing))
+
+        sent.add_callback(placed)
+        sent.add_errback(failed)
+        return answer
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until every record sent before has been answered. Raises KafkaUnavailable after
+        `timeout_s`."""
+        try:
+            self._producer.flush(timeout=timeout_s)
+        except kafka_errors.KafkaError as error:
+            raise translate(error, "flushing a producer") from error
+
+    def close(self) -> None:
+        """Send what is queued, 10 s at most, and close the connections. What is still unsent fails its
+        future."""
+        try:
+            self._producer.close(timeout=CLOSE_TIMEOUT_S)
+        except kafka_errors.KafkaError as error:
+            logger.warning("closing a producer: %s", error)
+            self._producer._sender.force_close()
