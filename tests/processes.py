@@ -53,3 +53,11 @@ def descendants(pid: int) -> dict[int, str]:
         found |= below
         grew = bool(below)
     return found
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and no zombie (Linux)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,90 @@
+"""Failures that a simulated engine is told to have, so that a test can see what becomes of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal, Self, cast, get_args
+
+from headrace.schemas.errors import SettingsError
+
+Failure = Literal["die", "reject", "error", "abort", "invalid_output", "truncated", "hang"]
+FAILURES: tuple[Failure, ...] = get_args(Failure)
+
+
+@dataclass(slots=True)
+class _Rule:
+    kind: Failure
+    request_id: str | None
+    prompt_contains: str | None
+    left: int | None  # how often still; None: always
+
+    def matches(self, request_id: str, prompt: str) -> bool:
+        return (self.request_id is None or self.request_id == request_id) and (
+            self.prompt_contains is None or self.prompt_contains in prompt
+        )
+
+
+class Script:
+    """Which jobs fail, and how. Rules are asked in the order in which they were given; the first that matches
+    counts.
+
+    die             the engine dies while it runs the job: EngineDead, for every job from then on
+    reject          EngineRejected before it begins
+    error           a Generation with finish_reason `error` and no text, as of a grammar that did not compile
+    abort           finish_reason `abort`, half of the text
+    invalid_output  a text that violates the constraint, with finish_reason `stop`
+    truncated       half of the text, with finish_reason `length`
+    hang            nothing happens until `release()`, an abort, or the engine's end
+    """
+
+    def __init__(self) -> None:
+        self._rules: list[_Rule] = []
+        self.released = False
+
+    def fail_next(self, kind: Failure, *, times: int = 1) -> None:
+        """The next `times` jobs fail so, whichever they are."""
+        self.fail(kind, times=times)
+
+    def fail(
+        self,
+        kind: Failure,
+        *,
+        request_id: str | None = None,
+        prompt_contains: str | None = None,
+        times: int | None = None,
+    ) -> None:
+        """Jobs with this id, or with this text in their prompt, fail so: the next `times`, or all."""
+        self._rules.append(_Rule(kind, request_id, prompt_contains, times))
+
+    def take(self, request_id: str, prompt: str) -> Failure | None:
+        """What is to become of a job; counts down the rule that says so."""
+        for rule in self._rules:
+            if rule.matches(request_id, prompt):
+                if rule.left is not None:
+                    rule.left -= 1
+                    if rule.left <= 0:
+                        self._rules.remove(rule)
+                return rule.kind
+        return None
+
+    @property
+    def empty(self) -> bool:
+        """True while there is no rule: nothing needs to be asked."""
+        return not self._rules
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """From a list of objects with `kind`, and `request_id`, `prompt_contains`, `times` where wanted.
+
+        Raises SettingsError for anything else.
+        """
+        script = cls()
+        try:
+            for rule in cast("list[dict[str, Any]]", json.loads(text)):
+                if rule["kind"] not in FAILURES:
+                    raise SettingsError(f"no such failure: {rule['kind']!r}; known are {', '.join(FAILURES)}")
+                script.fail(**rule)
+        except (TypeError, KeyError, ValueError) as error:
+            raise SettingsError(f"not a script of failures: {error}") from error
+        return script

@@ -1,0 +1,28 @@
+"""Runs inside vLLM's own processes: the engine goes when its worker goes.
+
+vLLM's engine process outlives a parent that was killed, and keeps its GPU memory (seen with 0.32.0: SIGKILL of the
+front end left `VLLM::EngineCore` running). vLLM loads the entry points of `vllm.general_plugins` in each of its
+processes, so that this can look after it from within.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+PARENT = "HEADRACE_ENGINE_PARENT"  # the process id of the worker that starts the engine
+LOOK_EVERY_S = 0.5
+
+
+def end_with_worker() -> None:
+    """Watch for the end of the worker, if this process is one that it started. Returns at once."""
+    parent = os.getppid()
+    if os.environ.get(PARENT) == str(parent):
+        threading.Thread(target=_watch, args=(parent,), name="headrace-parent-watch", daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(LOOK_EVERY_S)
+    os._exit(1)  # nobody is left whom it could tell
