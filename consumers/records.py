@@ -64,6 +64,11 @@ class GroupMetadata:
     member_id: str
     slot: str | None  # the member's group.instance.id
 
+    @property
+    def joined(self) -> bool:
+        """Whether it names a member. Apache Kafka's first generation is 1, the embedded broker's 0."""
+        return self.generation >= 0 and self.member_id != ""
+
 
 @dataclass(slots=True)
 class Poll:

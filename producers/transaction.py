@@ -162,7 +162,7 @@ class GuardedTransaction:
             self._discard(time.monotonic() + CLOSE_TIMEOUT_S)
 
     def _check(self, batch: CommitBatch) -> None:
-        if batch.group.generation <= 0 or not batch.group.member_id:
+        if not batch.group.joined:
             # The broker accepts such a commit even for a group that has members: nothing would guard it.
             raise StaleGeneration(f"group {batch.group.group}: this worker is no member of it now")
         if not batch.offsets:

@@ -1,0 +1,131 @@
+"""`headrace results`: read what a model has answered."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from headrace.schemas.messages import Result, Status
+
+if TYPE_CHECKING:
+    from headrace.consumers.results import ResultReader
+    from headrace.ops.cli.result_rows import ResultRows
+
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+EXAMPLES = """\b
+Examples:
+  headrace results --model movie-tagger --since 10m
+  headrace results --model movie-tagger --status failed,rejected --json | jq .error
+  headrace results --model movie-tagger --follow
+"""
+
+
+class Since(click.ParamType[datetime]):
+    """A time, or how long ago it was."""
+
+    name = "since"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        ago = re.fullmatch(r"(\d{1,9})([smhd])", value)
+        try:
+            if ago:
+                return datetime.now(tz=UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})
+            moment = datetime.fromisoformat(value)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is neither like 90s, 10m, 2h, 7d nor like 2026-01-31T12:00", param, ctx)
+        return moment if moment.tzinfo else moment.astimezone()
+
+
+class Statuses(click.ParamType[frozenset[Status]]):
+    """Statuses with commas between them."""
+
+    name = "statuses"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[Status]:
+        if not isinstance(value, str):
+            return value
+        asked = {name.strip() for name in value.split(",")}
+        if unknown := sorted(asked - set(STATUSES)):
+            self.fail(
+                f"{', '.join(map(repr, unknown))}: a status is one of {', '.join(STATUSES)}", param, ctx
+            )
+        return frozenset(status for status in STATUSES if status in asked)
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--model", required=True, help="The model's name.")
+@click.option("--contract", type=click.IntRange(min=1), default=1, show_default=True, help="Its contract.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option(
+    "--id", "ids", multiple=True, help="Only the result of this request; may be given several times."
+)
+@click.option("--status", "statuses", type=Statuses(), help="Only these, with commas between them.")
+@click.option("--since", type=Since(), help="From then on: 90s, 10m, 2h, 7d ago, or a time. Default: all.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of a table.")
+@click.option("--bootstrap-servers", help="Kafka brokers. Default: HEADRACE_BOOTSTRAP_SERVERS.")
+@click.option("--prefix", help="Begins every topic's name. Default: HEADRACE_PREFIX, else headrace.")
+def results(
+    model: str,
+    contract: int,
+    follow: bool,
+    ids: tuple[str, ...],
+    statuses: frozenset[Status] | None,
+    since: datetime | None,
+    limit: int | None,
+    as_json: bool,
+    bootstrap_servers: str | None,
+    prefix: str | None,
+) -> int:
+    """Read the results of a model: committed ones only, each partition's in order.
+
+    Ends where the topic ends at the moment, unless told to follow. A result that cannot be decoded is named on
+    standard error, and the rest is read.
+
+    Exit codes: 0, also where nothing was found; 1 the topic does not exist; 2 a wrong option; 3 no Kafka.
+    """
+    from headrace.consumers.results import ResultFilter, ResultReader
+    from headrace.ops.cli.result_rows import ResultRows
+    from headrace.schemas.settings import Settings
+    from headrace.topics.names import ContractNames
+
+    settings = Settings.from_environment(bootstrap_servers=bootstrap_servers, prefix=prefix)
+    names = ContractNames(settings.prefix, model, contract)
+    wanted = ResultFilter(frozenset(ids), statuses or frozenset())
+    found = 0
+    try:
+        with ResultReader(
+            settings, names, start=since or "beginning", wanted=wanted, follow=follow
+        ) as reader:
+            found = show(reader, ResultRows.on_stdout(as_json=as_json), limit)
+    except KeyboardInterrupt:
+        return 0
+    if not found:
+        click.echo(f"nothing found in {names.results}", err=True)
+    return 0
+
+
+def show(reader: ResultReader, rows: ResultRows, limit: int | None) -> int:
+    """Print what the reader brings, `limit` results at most; how many there were."""
+    found = 0
+    for each in reader:
+        if each is None:
+            continue
+        if isinstance(each.result, Result):
+            rows.add(each.result)
+            found += 1
+            if found == limit:
+                break
+        else:
+            where = f"{each.location.topic}-{each.location.partition} at offset {each.location.offset}"
+            click.echo(f"cannot be read: {where}: {each.result}", err=True)
+    return found

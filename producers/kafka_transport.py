@@ -1,0 +1,114 @@
+"""A client's transport through Kafka: one producer, and one thread that reads the replies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace.consumers.kafka import TailReader
+from headrace.consumers.partitions import partitions_of
+from headrace.consumers.replies import Delivery, ReplyReader, new_instance_id, reply_partition
+from headrace.consumers.results import read_result
+from headrace.producers.kafka import OutgoingRecord, PlainProducer
+from headrace.schemas.codec import Codec
+from headrace.schemas.errors import HeadraceError, NoReply
+from headrace.schemas.headers import CORRELATION_ID, REPLY_PARTITION, REPLY_TOPIC
+from headrace.schemas.messages import Cancel, Lane, Location, Message, Reply, Request, Result
+from headrace.schemas.registry import SchemaRegistry
+from headrace.topics.names import ContractNames, replies_topic
+
+if TYPE_CHECKING:
+    from headrace.schemas.settings import Settings
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+class KafkaTransport:
+    """Sends to the request topics of one contract; its replies come to a partition that it shares with other
+    instances and from which it takes its own alone."""
+
+    def __init__(self, settings: Settings, model: str, contract: int) -> None:
+        """Raises SettingsError for a model or contract that cannot be, and for the registry's URL."""
+        self._settings = settings
+        self._names = ContractNames(settings.prefix, model, contract)
+        self._instance = new_instance_id()
+        url = settings.schema_registry_url
+        self._registry = None if url is None else SchemaRegistry(url)
+        self._codec = Codec(self._registry)
+        self._producer: PlainProducer | None = None
+        self._reader: ReplyReader | None = None
+        self._reply_headers: Headers = ()
+        self._known_topics: set[str] = set()
+
+    async def open(
+        self, deliver: Callable[[list[Delivery]], None], died: Callable[[HeadraceError], None]
+    ) -> None:
+        await asyncio.to_thread(self._open, deliver, died)
+
+    def _open(self, deliver: Callable[[list[Delivery]], None], died: Callable[[HeadraceError], None]) -> None:
+        replies = replies_topic(self._settings.prefix)
+        found = partitions_of(self._settings, [*self._names.request_topics, replies])
+        ours = found[replies][reply_partition(self._instance, len(found[replies]))]
+        self._reply_headers = (
+            (REPLY_TOPIC, replies.encode()),
+            (REPLY_PARTITION, str(ours.partition).encode()),
+        )
+        # It stands at the partition's end before anything can be sent.
+        tail = TailReader(self._settings, [ours], "end", "read_uncommitted")
+        self._reader = ReplyReader(tail, self._instance, self._decode_reply, deliver, died)
+        self._reader.start()
+        self._producer = PlainProducer(self._settings)
+
+    def _decode_reply(self, value: bytes) -> Reply:
+        return self._codec.decode(Reply, value).message
+
+    def correlation_id(self, number: int) -> str:
+        return f"{self._instance}:{number}"
+
+    async def send(self, request: Request, lane: Lane, correlation_id: str | None) -> Location:
+        headers: Headers = ()
+        if correlation_id is not None:
+            headers = ((CORRELATION_ID, correlation_id.encode()), *self._reply_headers)
+        key = request.key or request.id
+        return await self._send(self._names.requests(lane), key, request, headers)
+
+    async def send_cancel(self, cancel: Cancel) -> None:
+        await self._send(self._names.cancels, cancel.id or cancel.job or "", cancel, ())
+
+    async def _send(self, topic: str, key: str, message: Message, headers: Headers) -> Location:
+        if self._producer is None:
+            raise NoReply("the client is not open")
+        value = await self._encode(topic, message)
+        record = OutgoingRecord(topic, key.encode(), value, headers)
+        if topic in self._known_topics:
+            sent = self._producer.send(record)
+        else:  # the first one waits for the topic's metadata
+            sent = await asyncio.to_thread(self._producer.send, record)
+            self._known_topics.add(topic)
+        # Shielded: what was handed to the producer is sent, whether or not somebody still waits to hear of it.
+        location = await asyncio.shield(asyncio.wrap_future(sent))
+        return Location(topic=location.topic, partition=location.partition, offset=location.offset)
+
+    async def _encode(self, topic: str, message: Message) -> bytes:
+        if self._registry is None:
+            return self._codec.encode(message)
+        return await asyncio.to_thread(self._codec.encode, message, topic=topic)  # may ask the registry
+
+    async def result_at(self, location: Location) -> Result:
+        return await asyncio.to_thread(read_result, self._settings, location, self._codec)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        reader, self._reader = self._reader, None
+        producer, self._producer = self._producer, None
+        with contextlib.ExitStack() as stack:
+            if self._registry is not None:
+                stack.callback(self._registry.close)
+            if producer is not None:
+                stack.callback(producer.close)
+            if reader is not None:
+                stack.callback(reader.close)
