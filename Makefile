@@ -1,0 +1,62 @@
+# `make` prints what there is. Nothing has to be installed beforehand but Python (3.11 to 3.14, with venv).
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test check soak bench up install install-light lock clean distclean
+SHELL := /bin/sh
+
+ENGINE ?= vllm
+VENV := $(abspath $(or $(HEADRACE_VENV),.venv))
+BIN := $(VENV)/bin
+
+INSTALL = python=$$(ops/setup/find-python) && "$$python" ops/setup/install.py --venv "$(VENV)"
+ENGINE_SETS = $(if $(filter vllm,$(ENGINE)),engine-cpu)
+
+help: ## print this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS='	' read -r target text; do \
+		printf '  make %-14s %s\n' "$$target" "$$text"; done
+	@printf '\n  ENGINE=vllm|simulated (default: vllm)    HEADRACE_VENV=DIR    HEADRACE_PYTHON=PATH\n'
+
+demo: ## 40 movie records through Kafka and a real model (ENGINE=simulated: without one)
+	@engine=$$($(INSTALL) --print-engine "$(ENGINE)") && $(INSTALL) light $(ENGINE_SETS) && \
+		exec "$(BIN)/python" -m headrace.ops.demo --engine "$$engine"
+
+up: ## a broker, the topics and a worker of examples/movie-tagger, until Ctrl-C
+	@engine=$$($(INSTALL) --print-engine "$(ENGINE)") && $(INSTALL) light $(ENGINE_SETS) && \
+		exec "$(BIN)/headrace" up --package examples/movie-tagger --engine "$$engine"
+
+test: ## all tests but the long ones
+	@$(INSTALL) light $(ENGINE_SETS) dev
+	"$(BIN)/pytest" -m "not soak"
+
+check: ## lint, format, types, layers
+	@$(INSTALL) light $(ENGINE_SETS) dev
+	"$(BIN)/ruff" check
+	"$(BIN)/ruff" format --check
+	"$(BIN)/basedpyright" --pythonpath "$(BIN)/python"
+	"$(BIN)/lint-imports"
+
+soak: ## property tests with 5,000 examples each, and the long tests
+	@$(INSTALL) light $(ENGINE_SETS) dev
+	HEADRACE_EXAMPLES=5000 "$(BIN)/pytest" -m "soak or not soak" --timeout 3600 tests/property
+	"$(BIN)/pytest" -m soak --timeout 3600 --ignore tests/property || test $$? -eq 5 # 5: there are none
+
+bench: ## what the path through Kafka costs, as ratios
+	@$(INSTALL) light $(ENGINE_SETS)
+	"$(BIN)/headrace" bench path
+
+install: ## the virtual environment with everything; the other targets do this themselves
+	@$(INSTALL) light $(ENGINE_SETS) dev
+
+install-light: ## the same without an engine, tests and checks
+	@$(INSTALL) light
+
+lock: ## resolve pyproject.toml anew into ops/locks (UPGRADE=1: take newer versions)
+	@$(INSTALL) dev light
+	"$(BIN)/python" ops/setup/lock.py $(if $(UPGRADE),--upgrade)
+
+clean: ## remove caches and build output
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -path ./.git -prune -o -path "$(VENV)" -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean ## the same, and the virtual environment
+	@if [ -f "$(VENV)/pyvenv.cfg" ]; then echo rm -rf "$(VENV)"; rm -rf "$(VENV)"; fi

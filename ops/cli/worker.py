@@ -1,0 +1,108 @@
+"""`headrace worker`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from headrace.ops.running import EngineKind
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def log_to_stderr(level: str) -> None:
+    """Our own records from `level` on, other libraries' only when something is wrong."""
+    logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING)
+    logging.getLogger("headrace").setLevel(level.upper())
+    # The client logs every lost connection as an error; what it means for us is said by our own records.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+
+
+@click.group()
+def worker() -> None:
+    """Run a worker."""
+
+
+@worker.command(
+    epilog="Example: headrace worker run --package examples/movie-tagger --engine simulated --slot worker-1"
+)
+@click.option(
+    "--package",
+    "package_dir",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Folder of a model package (or its package.toml).",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["vllm", "simulated"]),
+    default="vllm",
+    show_default=True,
+    help="What generates.",
+)
+@click.option(
+    "--weights",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A local copy of the weights that the package names.",
+)
+@click.option(
+    "--slot", help="This worker's name, unique in its group. Default: HEADRACE_SLOT, else the host's name."
+)
+@click.option("--bootstrap-servers", help="Kafka brokers. Default: HEADRACE_BOOTSTRAP_SERVERS.")
+@click.option("--prefix", help="Begins every topic's name. Default: HEADRACE_PREFIX, else headrace.")
+@click.option("--max-in-flight", type=int, help="Requests given to the engine at a time. Default: 256.")
+@click.option(
+    "--drain-budget", "drain_budget_s", type=int, help="Seconds to finish what is in flight. Default: 60."
+)
+@click.option(
+    "--metrics-port", type=int, help="Port of /metrics, /healthz, /readyz; 0: any free one. Default: 9400."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Of Headrace's own log on standard error.",
+)
+def run(
+    package_dir: Path,
+    engine: EngineKind,
+    weights: Path | None,
+    slot: str | None,
+    bootstrap_servers: str | None,
+    prefix: str | None,
+    max_in_flight: int | None,
+    drain_budget_s: int | None,
+    metrics_port: int | None,
+    log_level: str,
+) -> None:
+    """Serve one model package until SIGTERM.
+
+    The first SIGTERM or Ctrl-C finishes what is in flight and leaves the group; a second leaves at once.
+
+    Exit codes: 0 told to stop, 1 failed, 2 a mistake in package or settings, 3 no broker or no engine here,
+    4 the engine died, 5 another process has this slot.
+    """
+    from headrace.ops.running import run_worker, with_weights
+    from headrace.schemas.errors import SettingsError
+    from headrace.schemas.package import load_package
+    from headrace.schemas.settings import Settings
+
+    settings = Settings.from_environment(
+        slot=slot,
+        bootstrap_servers=bootstrap_servers,
+        prefix=prefix,
+        max_in_flight=max_in_flight,
+        drain_budget_s=drain_budget_s,
+        metrics_port=metrics_port,
+    )
+    if settings.bootstrap_servers is None:
+        raise SettingsError(
+            "no brokers: set HEADRACE_BOOTSTRAP_SERVERS or --bootstrap-servers (headrace broker start runs one)"
+        )
+    log_to_stderr(log_level)
+    run_worker(settings, with_weights(load_package(package_dir), weights), engine)
