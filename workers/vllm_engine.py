@@ -199,6 +199,9 @@ class VllmEngine:
         processes = list(self._processes or llm.engine_core.resources.engine_manager.processes)
         if not llm.errored:  # jobs end with `abort` now, not whenever the processes are gone
             await llm.abort(list(self._running))
+        if llm.output_handler is not None:
+            # It would take the processes' end for their death, and say so with a stack trace.
+            llm.output_handler.cancel()
         await asyncio.to_thread(_stop, llm, processes)
 
     # --- prompts ---

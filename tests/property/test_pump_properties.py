@@ -1,0 +1,33 @@
+"""Whatever befalls a group of workers, and in whatever order: each request is answered once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from property.pump_model import Group
+from property.worker_mutants import BUGS
+from property_examples import EXAMPLES
+
+Group.TestCase.settings = settings(max_examples=EXAMPLES, deadline=None, stateful_step_count=40)
+TestGroup = Group.TestCase
+
+# --- the model bites: each deliberate bug breaks it ---
+
+FEW = settings(
+    max_examples=2000,
+    stateful_step_count=50,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_the_model_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    BUGS[name](monkeypatch)
+    with pytest.raises((AssertionError, KeyError)):
+        run_state_machine_as_test(Group, settings=FEW)

@@ -1,0 +1,195 @@
+"""What may be committed: the cases by hand. The laws are in tests/property/test_ledger_properties.py."""
+
+import pytest
+
+from headrace.consumers.records import CommitPoint, TopicPartition
+from headrace.producers.kafka import OutgoingRecord
+from headrace.schemas.codec import Encoding
+from headrace.schemas.messages import Lane, Location, Provenance, Result
+from headrace.workers import ledger as ledger_module
+from headrace.workers.ledger import Ledger
+from headrace.workers.work import Completion, ReplyAddress
+
+A, B = TopicPartition("requests", 0), TopicPartition("requests", 1)
+HERE = ReplyAddress("replies", 3, "client-1:1")
+
+
+def completion(
+    ledger: Ledger,
+    source: TopicPartition,
+    offset: int,
+    *,
+    urgent: bool = False,
+    size: int = 10,
+    epoch: int | None = None,
+) -> Completion:
+    lane: Lane = "interactive" if urgent else "standard"
+    result = Result(
+        id=f"{source.partition}-{offset}",
+        status="ok",
+        provenance=Provenance(
+            model="m",
+            version="1",
+            contract=1,
+            engine="simulated",
+            engine_version="1",
+            slot="s",
+            source_topic=source.topic,
+            source_partition=source.partition,
+            source_offset=offset,
+        ),
+    )
+    return Completion(
+        source=source,
+        offset=offset,
+        epoch=epoch if epoch is not None else ledger.epoch(source) or 0,
+        lane=lane,
+        size=size,
+        request_id=result.id,
+        records=(OutgoingRecord("results", b"", b"x" * size, ()),),
+        result=result,
+        encoding=Encoding.JSON,
+        urgent=urgent,
+    )
+
+
+def started(*sources: TopicPartition, records: int = 5) -> Ledger:
+    ledger = Ledger(commit_interval_s=0.1, metadata_limit=4096)
+    for source in sources:
+        ledger.assigned(source, CommitPoint(0, ""), 0)
+        for offset in range(records):
+            assert ledger.polled(source, offset)
+    return ledger
+
+
+def test_a_batch_is_due_after_the_commit_interval_and_an_urgent_one_at_once() -> None:
+    ledger = started(A)
+    assert ledger.due_in(100.0) is None
+    ledger.complete(completion(ledger, A, 0), 100.0)
+    assert ledger.due_in(100.0) == pytest.approx(0.1)
+    assert ledger.due_in(100.2) == 0
+    ledger.complete(completion(ledger, A, 1, urgent=True), 100.01)
+    assert ledger.due_in(100.01) == 0
+
+
+def test_one_transaction_at_a_time() -> None:
+    ledger = started(A)
+    ledger.complete(completion(ledger, A, 0), 0.0)
+    assert ledger.take() is not None
+    ledger.complete(completion(ledger, A, 1), 0.0)
+    assert ledger.due_in(10.0) is None
+
+
+def test_a_completion_from_an_older_tenure_is_dropped() -> None:
+    ledger = started(A)
+    old = completion(ledger, A, 0)
+    ledger.revoked(A)
+    ledger.assigned(A, CommitPoint(0, ""), 0)
+    ledger.polled(A, 0)
+    assert not ledger.complete(old, 0.0)
+    assert ledger.complete(completion(ledger, A, 0), 0.0)
+
+
+def test_what_waits_for_a_revoked_partition_is_not_published() -> None:
+    ledger = started(A, B)
+    ledger.complete(completion(ledger, A, 0), 0.0)
+    ledger.complete(completion(ledger, B, 0), 0.0)
+    ledger.revoked(A)
+    batch = ledger.take()
+    assert batch is not None
+    assert {each.source for each in batch.completions} == {B}
+    assert set(batch.points) == {B}
+
+
+def test_a_stale_batch_goes_again_without_what_was_lost_meanwhile() -> None:
+    ledger = started(A, B)
+    for source in (A, B):
+        ledger.complete(completion(ledger, source, 0), 0.0)
+    assert ledger.take() is not None
+    ledger.revoked(A)
+    dropped = ledger.not_committed(1.0)
+    assert [each.source for each in dropped] == [A]
+    again = ledger.take()
+    assert again is not None
+    assert [(each.source, each.offset) for each in again.completions] == [(B, 0)]
+    assert again.points[B].offset == 1
+
+
+def test_a_commit_point_never_speaks_of_a_result_that_waits_for_a_later_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ledger_module, "MAX_BATCH_RECORDS", 2)
+    ledger = started(A, records=3)
+    for offset in range(3):
+        ledger.complete(completion(ledger, A, offset), 0.0)
+    first = ledger.take()
+    assert first is not None
+    assert (len(first.completions), first.points[A].offset) == (2, 2)
+    ledger.committed([None, None])
+    second = ledger.take()
+    assert second is not None
+    assert (len(second.completions), second.points[A].offset) == (1, 3)
+
+
+def test_a_completion_larger_than_a_batch_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "MAX_BATCH_BYTES", 100)
+    ledger = started(A, records=2)
+    ledger.complete(completion(ledger, A, 0, size=500), 0.0)
+    ledger.complete(completion(ledger, A, 1), 0.0)
+    batch = ledger.take()
+    assert batch is not None
+    assert len(batch.completions) == 1
+
+
+def test_a_position_past_transaction_markers_is_committed_when_nothing_is_outstanding() -> None:
+    ledger = Ledger(commit_interval_s=0.1, metadata_limit=4096)
+    ledger.assigned(A, CommitPoint(5, ""), 0)
+    ledger.advanced(A, 7)
+    batch = ledger.take()
+    assert batch is not None
+    assert (batch.completions, batch.points[A].offset) == ((), 7)
+    ledger.committed([])
+    assert ledger.take() is None
+
+
+def test_who_asks_again_while_it_runs_is_told_at_its_commit() -> None:
+    ledger = started(A)
+    assert ledger.ask(A, "0-0", 0, HERE) is None
+    other = ReplyAddress("replies", 1, "client-2:1")
+    seen = ledger.ask(A, "0-0", 0, other)
+    assert seen is not None
+    assert not seen.answered
+    ledger.complete(completion(ledger, A, 0), 0.0)
+    ledger.take()
+    location = Location(topic="results", partition=0, offset=42)
+    told = ledger.committed([location])
+    assert [(address, where) for _, address, where in told] == [(other, location)]
+
+
+def test_who_asks_after_the_answer_learns_where_it_lies() -> None:
+    ledger = started(A)
+    ledger.ask(A, "0-0", 0, None)
+    ledger.complete(completion(ledger, A, 0), 0.0)
+    ledger.take()
+    ledger.committed([Location(topic="results", partition=0, offset=42)])
+    seen = ledger.ask(A, "0-0", 0, HERE)
+    assert seen is not None
+    assert seen.answered
+    assert seen.location == Location(topic="results", partition=0, offset=42)
+    assert seen.waiting == ()
+
+
+def test_remembered_ids_are_bounded_but_a_running_one_is_never_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ledger_module, "REMEMBERED_IDS", 2)
+    ledger = started(A, records=9)
+    ledger.ask(A, "0-0", 0, None)
+    for number in range(1, 5):
+        ledger.ask(A, f"0-{number}", number, None)
+    assert ledger.ask(A, "0-0", 0, None) is not None, "it still runs"
+    ledger.complete(completion(ledger, A, 0), 0.0)
+    ledger.take()
+    ledger.committed([None])
+    ledger.ask(A, "0-5", 5, None)
+    assert ledger.ask(A, "0-0", 0, None) is None, "answered and beyond the window"

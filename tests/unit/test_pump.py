@@ -1,0 +1,274 @@
+"""The consumer thread's turns over a Kafka in memory: the races by hand. The laws are in test_pump_properties.py."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from fake_kafka import FakeKafka, FakeMember, Message
+from fake_worker import NAMES, SOURCES, TENANT, Clock, FakeWorker, RegistryCodec, refusal
+
+from headrace.consumers.records import CommitPoint, Poll, TopicPartition
+from headrace.schemas.errors import StaleGeneration, TopicMissing
+from headrace.workers import partitions as partitions_module
+from headrace.workers import pump as pump_module
+
+URGENT, STANDARD = SOURCES[0], SOURCES[2]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in (pump_module, partitions_module):
+        monkeypatch.setattr(module, "time", made)
+        monkeypatch.setattr(module, "MAX_POLL_RECORDS", 4)
+    return made
+
+
+@pytest.fixture
+def kafka(clock: Clock) -> FakeKafka:
+    return FakeKafka(SOURCES)
+
+
+@pytest.fixture
+def worker(kafka: FakeKafka) -> FakeWorker:
+    return FakeWorker(kafka, RegistryCodec())
+
+
+def send(
+    kafka: FakeKafka, tp: TopicPartition, request_id: str, reply_topic: str = "", **more: object
+) -> None:
+    headers: list[tuple[str, bytes | None]] = []
+    if reply_topic:
+        headers = [("reply-topic", reply_topic.encode()), ("reply-partition", b"0"), ("correlation-id", b"c")]
+    value = json.dumps({"id": request_id, "prompt": "x", **more}).encode()
+    kafka.append(tp, Message(value, tuple(headers)))
+
+
+def run(worker: FakeWorker, clock: Clock, turns: int = 6) -> None:
+    """Poll and commit, without finishing anything."""
+    for _ in range(turns):
+        clock.now += 0.2
+        worker.pump.turn()
+        if worker.batch is not None:
+            worker.commit()
+
+
+def test_a_new_partition_starts_although_there_is_always_a_batch_that_is_due(
+    kafka: FakeKafka, worker: FakeWorker
+) -> None:
+    kafka.assign(URGENT, worker.member)
+    worker.pump.turn()
+    for number in range(20):
+        send(kafka, URGENT, f"r{number}")
+        worker.pump.turn()
+        while worker.works:
+            worker.finish(0)
+        if number == 10:
+            kafka.assign(STANDARD, worker.member)
+        worker.pump.turn()
+        if worker.batch is not None:
+            worker.commit()
+            send(kafka, URGENT, f"s{number}")
+    assert worker.member.positions[STANDARD] is not None
+
+
+def test_a_commit_refused_for_no_known_reason_is_tried_again_under_the_same_generation_and_without_spinning(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    poll = FakeMember.poll
+
+    def noting(self: FakeMember, timeout_s: float, max_records: int) -> Poll:
+        waits.append(timeout_s)
+        return poll(self, timeout_s, max_records)
+
+    monkeypatch.setattr(FakeMember, "poll", noting)
+    send(kafka, URGENT, "a")
+    kafka.assign(URGENT, worker.member)
+    for _ in range(2):
+        worker.pump.turn()
+    worker.finish(0)
+    worker.pump.turn()
+    worker.pump.turn()
+    assert worker.batch is not None
+    worker.transactions.fail_next = lambda batch: StaleGeneration("the coordinator has moved")
+    worker.commit()
+    worker.pump.turn()
+    waits.clear()
+    worker.pump.turn()
+    assert worker.batch is None, "not at once"
+    assert waits == [pump_module.IDLE_POLL_S], (
+        "what is due cannot be handed over: polling without a pause helps nobody"
+    )
+    clock.now += pump_module.STALE_RETRY_S
+    worker.pump.turn()
+    assert worker.batch is not None
+    worker.commit()
+    assert kafka.committed[URGENT].offset == 1
+
+
+def test_a_group_that_begins_anew_with_lower_generations_is_committed_to(
+    kafka: FakeKafka, worker: FakeWorker
+) -> None:
+    kafka.generation = 57
+    send(kafka, URGENT, "a")
+    kafka.assign(URGENT, worker.member)
+    for _ in range(2):
+        worker.pump.turn()
+    worker.finish(0)
+    worker.pump.turn()
+    worker.pump.turn()
+    kafka.generation = 1  # the group was deleted, and made again by our joining
+    worker.commit()
+    worker.pump.turn()
+    worker.pump.turn()
+    assert worker.batch is not None
+    worker.commit()
+    assert kafka.committed[URGENT].offset == 1
+
+
+def test_what_was_read_before_retention_overtook_us_is_answered_and_reading_goes_on(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    for number in range(200):
+        send(kafka, STANDARD, f"r{number}")
+    kafka.assign(STANDARD, worker.member)
+    run(worker, clock)
+    in_hand = len(worker.works)
+    assert 0 < in_hand < 150
+    # The fetch that was under way when the partition was paused is answered with an error.
+    assert STANDARD in worker.member.paused
+    worker.member.paused.clear()
+    kafka.beginnings[STANDARD] = 150
+    worker.pump.turn()
+    worker.member.paused.add(STANDARD)
+    assert worker.member.positions[STANDARD] is None
+    for _ in range(40):
+        clock.now += 1.1
+        while worker.works:
+            worker.finish(0)
+        worker.pump.turn()
+        if worker.batch is not None:
+            worker.commit()
+    assert len(kafka.published) == in_hand + 50, "what was in hand, and what was left"
+    assert kafka.committed[STANDARD].offset == 200
+
+
+def test_what_is_done_stays_done_when_retention_overtakes_the_frontier(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    for number in range(6):
+        send(kafka, STANDARD, f"r{number}")
+    before = FakeWorker(kafka, RegistryCodec())
+    kafka.assign(STANDARD, before.member)
+    run(before, clock)
+    before.finish(4)
+    run(before, clock)
+    assert kafka.committed[STANDARD].offset == 0, "the first is not done"
+    kafka.expel(before.member)
+    kafka.beginnings[STANDARD] = 3
+    kafka.assign(STANDARD, worker.member)
+    run(worker, clock)
+    assert [work.offset for work in worker.works] == [3, 5], "4 was published"
+
+
+def test_a_log_that_was_cut_back_is_parked(kafka: FakeKafka, worker: FakeWorker) -> None:
+    for number in range(3):
+        send(kafka, STANDARD, f"r{number}")
+    kafka.assign(STANDARD, worker.member)
+    for _ in range(2):
+        worker.pump.turn()
+    del kafka.logs[STANDARD][1:]
+    for _ in range(3):
+        worker.pump.turn()
+    assert STANDARD in worker.partitions._parked
+    assert worker.lost == {STANDARD}
+
+
+def test_nothing_is_written_to_a_reply_topic_that_is_not_allowed_whatever_else_is_wrong(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    kafka.assign(URGENT, worker.member)
+    send(kafka, URGENT, "a", reply_topic=NAMES.results)
+    send(kafka, URGENT, "b", reply_topic=NAMES.results, bogus=1)
+    send(kafka, URGENT, "c", reply_topic="headrace.replies", result_topic="payments")
+    run(worker, clock)
+    statuses = [
+        dict(record.headers).get("status") for record in kafka.published if record.topic == NAMES.results
+    ]
+    assert statuses == [b"rejected"] * 3
+    told = [(address.topic, request_id) for address, _, request_id, _ in worker.replies.told]
+    assert told == [("headrace.replies", "c")]
+
+
+def test_a_missing_result_topic_is_found_out_once(kafka: FakeKafka, worker: FakeWorker, clock: Clock) -> None:
+    kafka.assign(URGENT, worker.member)
+    for number in range(5):
+        send(kafka, URGENT, f"r{number}", result_topic=TENANT)
+    tried = 0
+    for _ in range(10):
+        worker.pump.turn()
+        while worker.works:
+            worker.finish(0)
+        if worker.batch is not None:
+            if any(record.topic == TENANT for record in worker.batch.records):
+                worker.transactions.fail_next = lambda batch: refusal(TopicMissing("no such topic"), 0)
+                tried += 1
+                send(kafka, URGENT, "later", result_topic=TENANT)
+            worker.commit()
+    assert tried == 1
+    results = [record for record in kafka.published if record.topic == NAMES.results]
+    assert len(results) == 6
+
+
+def test_finished_work_that_waits_for_its_commit_holds_back_the_intake(
+    kafka: FakeKafka, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions_module, "MAX_PENDING_BYTES", 2_000)
+    kafka.assign(STANDARD, worker.member)
+    for _ in range(30):
+        send(kafka, STANDARD, "x", bogus="y" * 100)  # refused at once: nothing is ever in flight
+        worker.pump.turn()
+    assert worker.ledger.pending_bytes < 6_000
+    assert STANDARD in worker.member.paused
+
+
+def test_what_cannot_be_committed_at_the_end_is_left_to_its_next_owner(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    send(kafka, URGENT, "a")
+    kafka.assign(URGENT, worker.member)
+    run(worker, clock)
+    worker.finish(0)
+    worker.pump.stop_intake()
+    worker.pump.finish(leave_group=True)
+    worker.member.generation = -1
+    assert not worker.pump._finished()
+    clock.now += pump_module.LAST_COMMITS_S
+    assert worker.pump._finished()
+
+
+def test_a_consumer_thread_that_fails_closes_its_consumer_and_does_not_leave(
+    kafka: FakeKafka, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: FakeMember, timeout_s: float, max_records: int) -> Poll:
+        raise StaleGeneration("whatever comes out of a poll")
+
+    monkeypatch.setattr(FakeMember, "poll", fail)
+    with pytest.raises(StaleGeneration):
+        worker.pump.run()
+    assert worker.member.closed
+    assert not worker.pump.commits.commit_next(), "the commit thread is told to end"
+
+
+def test_metadata_that_is_not_ours_parks_its_partition_and_no_other(
+    kafka: FakeKafka, worker: FakeWorker
+) -> None:
+    kafka.committed[STANDARD] = CommitPoint(0, "written by somebody else")
+    for tp in (STANDARD, URGENT):
+        send(kafka, tp, tp.topic)
+        kafka.assign(tp, worker.member)
+    for _ in range(2):
+        worker.pump.turn()
+    assert [work.source for work in worker.works] == [URGENT]

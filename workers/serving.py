@@ -1,0 +1,246 @@
+"""One request's life in the loop: prompt, engine, validation, and again where trying again can differ."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.schemas import metrics
+from headrace.schemas.errors import (
+    ConstraintFailed,
+    EngineDead,
+    EngineError,
+    HeadraceError,
+    MessageError,
+    OutputError,
+    PromptTooLong,
+)
+from headrace.schemas.messages import (
+    STATUS_ORDER,
+    ErrorDetail,
+    Output,
+    OutputConstraint,
+    Request,
+    Sampling,
+    Status,
+    Usage,
+)
+from headrace.schemas.output_schema import OutputCheck
+from headrace.schemas.package import Package
+from headrace.schemas.prompt import constraint_of, prompt_of, sampling_of
+from headrace.workers.answers import Served, detail, milliseconds_since
+from headrace.workers.engine import (
+    PRIORITY,
+    ChatPrompt,
+    Delta,
+    Engine,
+    GeneratedChoice,
+    Generation,
+    GenerationJob,
+    Prompt,
+    TextPrompt,
+)
+from headrace.workers.replying import DeltaStream, ReplySender
+from headrace.workers.work import Work
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """One choice, held against what was asked for."""
+
+    output: Output
+    status: Status
+    error: ErrorDetail | None
+
+
+def judge(choice: GeneratedChoice, check: OutputCheck | None) -> _Judged:
+    """A choice's status.
+
+    `length` is `ok` where no output schema was asked for (the caller set max_tokens), else `truncated`. Output that
+    does not parse although a grammar ended it with `stop` is the grammar's death, not the model's fault.
+    """
+    output = Output(text=choice.text, finish_reason=choice.finish_reason, logprobs=choice.logprobs)
+    if choice.finish_reason == "error":
+        error = ConstraintFailed("the grammar of the output schema did not compile in the engine")
+        return _Judged(output, "failed", detail(error))
+    if choice.finish_reason == "abort":
+        return _Judged(
+            output, "failed", ErrorDetail(code="aborted", message="the engine ended the generation early")
+        )
+    if check is None:
+        return _Judged(output, "ok", None)
+    if choice.finish_reason == "length":
+        message = "the output ran into max_tokens before it was whole; raise sampling.max_tokens or bound the schema"
+        return _Judged(
+            output, "truncated", ErrorDetail(code="truncated", message=message, path="/sampling/max_tokens")
+        )
+    try:
+        value = check.check(choice.text)
+    except OutputError as error:
+        return _Judged(output, "invalid_output", detail(error))
+    return _Judged(output.model_copy(update={"value": value}), "ok", None)
+
+
+def worst(judged: Sequence[_Judged]) -> tuple[Status, ErrorDetail | None]:
+    """The status of a result: the worst of its outputs, with that one's reason."""
+    each = max(judged, key=lambda one: STATUS_ORDER.index(one.status))
+    return each.status, each.error
+
+
+def may_try_again(
+    status: Status, request: Request, sampling: Sampling, attempt: int, max_attempts: int
+) -> bool:
+    """Whether another generation can differ: invalid, sampled (temperature above 0), and no seed of the caller's."""
+    if status != "invalid_output" or attempt >= max_attempts or sampling.temperature == 0:
+        return False
+    return request.sampling is None or request.sampling.seed is None
+
+
+def seed_of_attempt(sampling: Sampling, attempt: int) -> Sampling:
+    """The sampling of a later attempt: the next seed, where there is one."""
+    if attempt == 1 or sampling.seed is None:
+        return sampling
+    return sampling.model_copy(update={"seed": sampling.seed + attempt - 1})
+
+
+class Serving:
+    """Serves requests with one engine. Its methods run on the loop."""
+
+    def __init__(self, *, package: Package, engine: Engine, replies: ReplySender) -> None:
+        self._package = package
+        self._engine = engine
+        self._replies = replies
+        self._labels = (package.model, package.version)
+
+    async def serve(self, work: Work) -> Served:
+        """What becomes of one request. Raises only EngineDead (and CancelledError): everything else is an answer."""
+        assert work.request is not None, "what did not decode is rejected before it comes here"
+        queued_ms = milliseconds_since(work.appended_ms)
+        metrics.QUEUE_SECONDS.labels(self._package.model, work.lane).observe(queued_ms / 1000)
+        remaining_s = _seconds_until(work.request.deadline)
+        if remaining_s is not None and remaining_s <= 0:
+            return Served("expired", error=_expired("before it was admitted"), queued_ms=queued_ms)
+        stream = DeltaStream(self._replies, work)
+        try:
+            return await self._before_deadline(work, work.request, queued_ms, stream, remaining_s)
+        except EngineDead:
+            raise
+        except MessageError as error:
+            return Served("rejected", error=detail(error), queued_ms=queued_ms, next_seq=stream.close())
+        except HeadraceError as error:
+            return Served("failed", error=detail(error), queued_ms=queued_ms, next_seq=stream.close())
+        except Exception as error:
+            # A defect of ours, or of a library: this request fails, with its reason; the others go on.
+            log.exception("request %s failed in a way that was not foreseen", work.request_id)
+            unforeseen = ErrorDetail(code="internal_error", message=f"{type(error).__name__}: {error}"[:2000])
+            return Served("failed", error=unforeseen, queued_ms=queued_ms, next_seq=stream.close())
+        finally:
+            stream.close()
+
+    async def _before_deadline(
+        self, work: Work, request: Request, queued_ms: int, stream: DeltaStream, remaining_s: float | None
+    ) -> Served:
+        deadline = asyncio.timeout(remaining_s)
+        try:
+            async with deadline:
+                return await self._attempts(work, request, queued_ms, stream)
+        except TimeoutError:
+            if not deadline.expired():
+                raise  # something within has timed out, not the request
+        error = _expired("while it was generated")
+        return Served("expired", error=error, queued_ms=queued_ms, next_seq=stream.close())
+
+    async def _attempts(self, work: Work, request: Request, queued_ms: int, stream: DeltaStream) -> Served:
+        rendered = prompt_of(request, self._package)
+        prompt = TextPrompt(rendered) if isinstance(rendered, str) else ChatPrompt(rendered)
+        constraint, check = constraint_of(request, self._package)
+        sampling = sampling_of(request, self._package)
+        token_ids = await self._encode(prompt)
+        # Tokens may leave before the end only where nothing was promised that may still fail.
+        streams = request.stream and work.reply_to is not None and constraint is None
+        attempt = 1
+        while True:
+            metrics.ATTEMPTS.labels(*self._labels).inc()
+            job = GenerationJob(
+                request_id=f"{work.source.topic}-{work.source.partition}-{work.offset}-{work.epoch}-{attempt}",
+                token_ids=token_ids,
+                sampling=seed_of_attempt(sampling, attempt),
+                constraint=constraint,
+                priority=PRIORITY[work.lane],
+                stream=streams,
+            )
+            generation = await self._generate(job, stream)
+            served = self._judged(generation, check, constraint, work, attempt, queued_ms, stream)
+            if not may_try_again(served.status, request, sampling, attempt, self._package.max_attempts):
+                return served
+            attempt += 1
+
+    async def _encode(self, prompt: Prompt) -> list[int]:
+        token_ids = await self._engine.encode(prompt)
+        limit = self._engine.identity.max_model_len
+        if len(token_ids) >= limit:
+            path = "/messages" if isinstance(prompt, ChatPrompt) else "/prompt"
+            raise PromptTooLong(
+                f"the prompt has {len(token_ids)} tokens; the model holds {limit}, prompt and output together",
+                path=path,
+            )
+        return token_ids
+
+    async def _generate(self, job: GenerationJob, stream: DeltaStream) -> Generation:
+        async for event in self._engine.generate(job):
+            if isinstance(event, Delta):
+                stream.add(event)
+            else:
+                return event
+        raise EngineError("the engine ended a generation without a word")
+
+    def _judged(
+        self,
+        generation: Generation,
+        check: OutputCheck | None,
+        constraint: OutputConstraint | None,
+        work: Work,
+        attempt: int,
+        queued_ms: int,
+        stream: DeltaStream,
+    ) -> Served:
+        judged = [judge(choice, check) for choice in generation.choices]
+        if constraint is not None:
+            for each in judged:
+                verdict = {"ok": "valid", "invalid_output": "invalid"}.get(each.status, each.status)
+                metrics.OUTPUTS_CHECKED.labels(*self._labels, verdict).inc()
+        status, error = worst(judged)
+        completion_tokens = sum(choice.completion_tokens for choice in generation.choices)
+        metrics.PROMPT_TOKENS.labels(*self._labels).inc(generation.prompt_tokens)
+        metrics.COMPLETION_TOKENS.labels(*self._labels).inc(completion_tokens)
+        metrics.TOTAL_SECONDS.labels(self._package.model, work.lane).observe(
+            milliseconds_since(work.appended_ms) / 1000
+        )
+        return Served(
+            status,
+            outputs=[each.output for each in judged],
+            usage=Usage(
+                prompt_tokens=generation.prompt_tokens,
+                cached_tokens=generation.cached_tokens,
+                completion_tokens=completion_tokens,
+            ),
+            error=error,
+            attempt=attempt,
+            queued_ms=queued_ms,
+            first_token_ms=stream.first_token_ms,
+            output_schema_digest=check.digest if check else None,
+            next_seq=stream.close(),
+        )
+
+
+def _expired(when: str) -> ErrorDetail:
+    return ErrorDetail(code="expired", message=f"the deadline passed {when}", path="/deadline")
+
+
+def _seconds_until(deadline_ms: int | None) -> float | None:
+    return None if deadline_ms is None else deadline_ms / 1000 - time.time()

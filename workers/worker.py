@@ -1,0 +1,311 @@
+"""The worker: one process, one engine, one slot of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+from headrace.consumers.assignor import UnitAssignor
+from headrace.consumers.kafka import RequestConsumer, remove_member
+from headrace.producers.kafka import GuardedTransaction, PlainProducer
+from headrace.schemas import metrics
+from headrace.schemas.codec import Codec
+from headrace.schemas.errors import EngineDead, HeadraceError, KafkaFailed, SideTaskDied, SlotTaken
+from headrace.schemas.package import Package
+from headrace.schemas.registry import SchemaRegistry
+from headrace.schemas.settings import Settings
+from headrace.topics.names import ContractNames
+from headrace.workers.admission import Admission
+from headrace.workers.answers import Answers
+from headrace.workers.engine import Engine
+from headrace.workers.ledger import Ledger
+from headrace.workers.partitions import MAX_POLL_RECORDS
+from headrace.workers.pump import Pump
+from headrace.workers.replying import ReplySender
+from headrace.workers.requests import Requests
+from headrace.workers.serving import Serving
+from headrace.workers.status_page import StatusPage
+from headrace.workers.work import Completion
+
+log = logging.getLogger(__name__)
+
+METADATA_LIMIT = 4096  # bytes of offset metadata: the broker's default, offset.metadata.max.bytes
+HUNG_GRACE_S = 10.0  # a transaction that is still under way so long after its bound hangs inside the client
+WATCH_S = 0.5  # how often health is looked at
+EXIT_HUNG = 70
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this worker is."""
+
+    names: ContractNames
+    slot: str
+
+
+class Worker:
+    """Serves one package until `stop()`; `run()` is its whole life."""
+
+    def __init__(self, *, settings: Settings, package: Package, engine: Engine, slot: str) -> None:
+        self._settings = settings
+        self._package = package
+        self._engine = engine
+        self._identity = Identity(ContractNames(settings.prefix, package.model, package.contract), slot)
+        self._stop = asyncio.Event()
+        self.ready = asyncio.Event()  # the engine has answered a probe, and the worker is in its group
+        self._failure: BaseException | None = None
+        self._failed = asyncio.Event()
+        self._opened = False  # the transaction
+
+    # --- its life ---
+
+    async def run(self) -> None:
+        """Open, load, probe, join, serve, drain, leave. Raises what made it stop, if anything did.
+
+        1. end what a predecessor in this slot left open: others wait for those offsets, and loading takes long
+        2. load the engine and have it answer a real probe: not ready means not subscribed
+        3. join the group and serve until told to stop, or until a thread or the engine dies
+        4. take no more, let what is in flight finish within the budget, commit it, leave the group
+        5. free the engine last: nothing may be in flight in it by then
+        """
+        names, slot = self._identity.names, self._identity.slot
+        registry = (
+            SchemaRegistry(self._settings.schema_registry_url) if self._settings.schema_registry_url else None
+        )
+        codec = Codec(registry)
+        transaction = GuardedTransaction(self._settings, names.transactional_id(slot))
+        page = StatusPage(self._settings.metrics_port, unhealthy=self._unhealthy, not_ready=self._not_ready)
+        try:
+            log.info("%s: metrics on port %d", slot, page.port)
+            if await self._unless_stopped(self._load(transaction)):
+                log.info("%s: the engine is ready: %s", slot, self._engine.identity)
+                await self._serve(codec, transaction)
+        finally:
+            metrics.READY.labels(names.model).set(0)
+            async with contextlib.AsyncExitStack() as last:  # each, whatever becomes of those before it
+                last.push_async_callback(asyncio.to_thread, page.close)
+                if self._opened:
+                    last.push_async_callback(asyncio.to_thread, transaction.close)
+                last.push_async_callback(self._free_engine)
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Begin the orderly end. On the loop's thread; again is no error."""
+        self._stop.set()
+
+    async def _load(self, transaction: GuardedTransaction) -> None:
+        await _in_thread_left_behind(transaction.open)
+        self._opened = True
+        await self._engine.start()
+        await self._engine.probe()
+
+    async def _free_engine(self) -> None:
+        try:
+            await self._engine.shutdown()
+        except Exception:
+            log.exception("the engine did not shut down in order")  # why the worker ends counts more
+
+    async def _unless_stopped(self, doing: Coroutine[None, None, None]) -> bool:
+        """Whether that was done before `stop()`; what it raises. At `stop()` it is left where it stands."""
+        task = asyncio.create_task(doing)
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            task.cancel()
+            await asyncio.wait([task])
+        if task.cancelled():
+            return False
+        task.result()
+        return not self._stop.is_set()
+
+    async def _serve(self, codec: Codec, transaction: GuardedTransaction) -> None:
+        names, slot, settings = self._identity.names, self._identity.slot, self._settings
+        loop = asyncio.get_running_loop()
+        answers = Answers(
+            package=self._package,
+            names=names,
+            slot=slot,
+            codec=codec,
+            check_size=transaction.check_size,
+            allowed_result_topics=[each for each in settings.allowed_result_topics.split(",") if each],
+        )
+        answers.engine_is(self._engine.identity)
+        producer = PlainProducer(settings)
+        replies = ReplySender(producer, codec, model=names.model)
+        consumer = RequestConsumer(
+            settings,
+            group=names.group,
+            slot=slot,
+            topics=names.request_topics,
+            assignor=UnitAssignor(
+                slot=slot,
+                incarnation=uuid.uuid4().hex,
+                version=self._package.version,
+                capacity=settings.max_in_flight,
+            ),
+        )
+
+        def complete(completion: Completion) -> None:
+            pump.complete(completion)
+
+        requests = Requests(
+            model=names.model,
+            admission=Admission(settings.max_in_flight),
+            serving=Serving(package=self._package, engine=self._engine, replies=replies),
+            answers=answers,
+            complete=complete,
+            failed=self._fail,
+        )
+        pump = Pump(
+            source=consumer,
+            transactions=transaction,
+            ledger=Ledger(
+                commit_interval_s=settings.commit_interval_ms / 1000, metadata_limit=METADATA_LIMIT
+            ),
+            codec=codec,
+            names=names,
+            answers=answers,
+            replies=replies,
+            deliver=lambda works: self._call(loop, lambda: requests.accept(works)),
+            moved=lambda lost: self._call(loop, lambda: requests.drop(lost)),
+            max_outstanding=2 * settings.max_in_flight + MAX_POLL_RECORDS,
+        )
+        sender = self._thread(loop, "replies", replies.run)
+        committer = self._thread(loop, "commits", pump.commits.run)
+        consuming = self._thread(loop, "consumer", pump.run)
+        watch = asyncio.create_task(self._watch(pump, transaction), name="watch")
+        watch.add_done_callback(self._watch_ended)
+        try:
+            await self._stop.wait()
+            self.ready.clear()
+            pump.stop_intake()
+            await requests.drain(self._settings.drain_budget_s, cut_short=self._failed)
+        finally:
+            # A twin that took the slot is the member now: leaving would throw it out.
+            leave = not isinstance(self._failure, SlotTaken)
+            pump.finish(leave_group=leave)
+            await asyncio.to_thread(consuming.join)
+            await asyncio.to_thread(committer.join)
+            watch.cancel()
+            replies.stop()
+            await asyncio.to_thread(sender.join)
+            await asyncio.to_thread(producer.close)
+        if leave:
+            try:
+                await asyncio.to_thread(remove_member, settings, names.group, slot)
+            except KafkaFailed as error:
+                log.warning("%s stays in its group until its session times out: %s", slot, error)
+
+    # --- what may go wrong ---
+
+    def _thread(
+        self, loop: asyncio.AbstractEventLoop, name: str, body: Callable[[], None]
+    ) -> threading.Thread:
+        def run() -> None:
+            try:
+                body()
+            except BaseException as error:  # noqa: BLE001 (whatever ends a thread stops the worker, and is raised there)
+                failure = error
+                self._call(loop, lambda: self._fail(failure))
+                return
+            if not self._stop.is_set():
+                self._call(loop, lambda: self._fail(SideTaskDied(f"thread {name} ended by itself")))
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            log.critical("%s stops: %s: %s", self._identity.slot, type(error).__name__, error)
+            self._failure = error if isinstance(error, HeadraceError) else _died(error)
+        self._failed.set()
+        self._stop.set()
+
+    def _call(self, loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+        """Call on the loop. What it raises stops the worker: asyncio would log it, and the worker limp on."""
+
+        def call() -> None:
+            try:
+                function()
+            except Exception as error:  # noqa: BLE001 (raised where the worker ends)
+                self._fail(error)
+
+        # The loop is closed when a thread outlives it: then nobody is left to be told.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(call)
+
+    def _watch_ended(self, watch: asyncio.Task[None]) -> None:
+        if not watch.cancelled() and (error := watch.exception()) is not None:
+            self._fail(error)
+
+    async def _watch(self, pump: Pump, transaction: GuardedTransaction) -> None:
+        """Look at the engine and at the transaction under way, and say on the page whether all is ready."""
+        while True:
+            try:
+                self._engine.check_health()
+            except EngineDead as error:
+                self._fail(error)
+            bound = transaction.deadline
+            if bound is not None and time.monotonic() > bound + HUNG_GRACE_S:
+                # Only the end of the process lets a successor settle it.
+                log.critical("a transaction hangs inside the Kafka client; the process ends")
+                os._exit(EXIT_HUNG)
+            if pump.joined and not self._stop.is_set():
+                self.ready.set()
+            else:
+                self.ready.clear()
+            metrics.READY.labels(self._identity.names.model).set(self.ready.is_set())
+            await asyncio.sleep(WATCH_S)
+
+    def _unhealthy(self) -> str | None:
+        return None if self._failure is None else f"{self._failure}"
+
+    def _not_ready(self) -> str | None:
+        return (
+            None
+            if self.ready.is_set()
+            else "the engine is loading, or the worker has not joined its group, or it is leaving"
+        )
+
+
+async def _in_thread_left_behind(function: Callable[[], None]) -> None:
+    """`asyncio.to_thread`, but when it is cancelled nobody waits for the thread, nor does the end of the process."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if ended.done():
+            return
+        if error is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(error)
+
+    def run() -> None:
+        failure: BaseException | None = None
+        try:
+            function()
+        except BaseException as error:  # noqa: BLE001 (raised where it is waited for)
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, failure)
+
+    threading.Thread(target=run, name="opening", daemon=True).start()
+    await ended
+
+
+def _died(error: BaseException) -> SideTaskDied:
+    died = SideTaskDied(f"{type(error).__name__}: {error}")
+    died.__cause__ = error
+    return died
