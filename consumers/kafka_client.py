@@ -99,10 +99,17 @@ class FetchingConsumer(KafkaConsumer):
             fetched = {}, False
         found, more_is_buffered = fetched
         if not more_is_buffered:
-            for sent in self._fetcher.send_fetches():
-                sent.add_both(self._fetched)
+            self._ask_for_more()
         records = {TopicPartition(*tp): [_record(each) for each in some] for tp, some in found.items()}
         return records, out_of_range
+
+    def _ask_for_more(self) -> None:
+        try:
+            for sent in self._fetcher.send_fetches():
+                sent.add_both(self._fetched)
+        except kafka_errors.RetriableError as error:
+            # Raised further, it would lose the records just taken: the position is past them already.
+            self._outage.failed(error)
 
     def _fetched(self, _: Any) -> None:
         self._news.set()

@@ -82,7 +82,7 @@ class ResultReader:
         """Connect and take position. Raises KafkaUnavailable, KafkaFailed, BrokerNotFound; TopicsError
         where the topic does not exist."""
         self._wanted = wanted or ResultFilter()
-        self._codec = codec or Codec()
+        self._codec = codec or Codec.with_registry_at(settings.schema_registry_url)
         self._follow = follow
         partitions = partitions_of(settings, [names.results])[names.results]
         at = start if isinstance(start, str) else offsets_at(settings, partitions, start)

@@ -82,10 +82,20 @@ def is_committed(
     """Whether a doubtful transaction was committed, given what is committed now that it has ended.
 
     A transaction holds as a whole, so its offsets and metadata are either all there or it was aborted.
-    Without `commit_sent` it was aborted whatever they say. Offsets that another member has moved on since
-    do not match: then the batch is published again, and the broker refuses it for its generation.
+    Without `commit_sent` it was aborted whatever they say. Where none is there, it was aborted, or other
+    members have moved all its partitions on since: publishing it again is refused for its generation then.
+    Raises TransactionHung where some are there and some are not: a partition has moved to another member
+    meanwhile, and which way the transaction went cannot be told from here. The next process finds out what
+    is left to do from what is committed.
     """
-    return commit_sent and all(found.get(tp) == point for tp, point in wanted.items())
+    if not commit_sent:
+        return False
+    matching = [found.get(tp) == point for tp, point in wanted.items()]
+    if any(matching) and not all(matching):
+        raise TransactionHung(
+            "a doubtful transaction cannot be settled: its partitions have moved apart since"
+        )
+    return all(matching)
 
 
 class GuardedTransaction:

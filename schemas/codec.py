@@ -104,6 +104,13 @@ class Codec:
         self._reader_by_id = functools.lru_cache(_MAX_READERS)(self._compile_reader_by_id)
         self._ids: dict[tuple[type[Message], str], int] = {}
 
+    @classmethod
+    def with_registry_at(cls, url: str | None) -> Codec:
+        """A codec with the registry at a URL; None: without one. Raises SettingsError for what is no URL."""
+        from headrace.schemas.registry import SchemaRegistry  # most have none
+
+        return cls(None if url is None else SchemaRegistry(url))
+
     def add_writer_schema(self, kind: type[Message], text: str) -> None:
         """Makes messages readable that carry another schema's fingerprint. Raises UnknownWriterSchema."""
         schema = parse_schema(text)

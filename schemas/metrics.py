@@ -6,7 +6,13 @@ names each of them.
 
 from __future__ import annotations
 
+import functools
+from typing import TypeVar
+
 from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.metrics import MetricWrapperBase
+
+M = TypeVar("M", bound=MetricWrapperBase)
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
@@ -73,3 +79,11 @@ GENERATION = Gauge(
 READY = Gauge(
     "headrace_ready", "1 when the engine has answered a probe and the worker is in its group.", ["model"]
 )
+
+
+@functools.cache
+def child(metric: M, *labels: str) -> M:
+    """`metric.labels(*labels)`, looked up once: the library's own takes a lock each time, and this is called for
+    every request. For labels that have few values alone.
+    """
+    return metric.labels(*labels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import cast
 
 from headrace.schemas.errors import SettingsError
 from headrace.schemas.messages import LANES, Lane
@@ -54,7 +55,9 @@ class ContractNames:
 
     def lane_of(self, topic: str) -> Lane:
         """The lane of one of `request_topics`."""
-        return LANES[self.request_topics.index(topic)]
+        lane = topic.rpartition(".")[2]
+        assert topic == f"{self.base}.requests.{lane}", f"{topic} is no request topic of {self.base}"
+        return cast("Lane", lane)
 
     @property
     def results(self) -> str:

@@ -123,7 +123,7 @@ class CommitThread:
         if result is None:
             return
         labels = (self._names.model, result.provenance.version, completion.lane, result.status)
-        metrics.REQUESTS.labels(*labels).inc()
+        metrics.child(metrics.REQUESTS, *labels).inc()
         if result.error is not None and completion.records[-1].topic == self._names.dead:
             metrics.DEAD_LETTERS.labels(self._names.model, result.error.code).inc()
         for address in completion.reply_to:

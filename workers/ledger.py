@@ -7,18 +7,17 @@ and what is still ours goes into the next one.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.consumers.offsets import PartitionOffsets
-from headrace.consumers.records import CommitPoint, RecordLocation, TopicPartition
+from headrace.consumers.records import CommitPoint, TopicPartition
 from headrace.schemas.messages import Location
+from headrace.workers.asked import Asked, AskedIds
 from headrace.workers.work import Completion, ReplyAddress
 
 MAX_BATCH_RECORDS = 500  # completions in one transaction: about 60 ms of a broker's time
 MAX_BATCH_BYTES = 8 * 1024 * 1024
-REMEMBERED_IDS = 50_000  # for each partition: the dedupe window
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,30 +30,13 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Asked:
-    """A request id that was seen: who else waits for it and, once it is answered, where the result lies.
-
-    There may be very many: an answered one holds no list and no Location, only what those are made of.
-    """
-
-    offset: int  # of the request that was the first with this id: its completion is the answer
-    waiting: tuple[ReplyAddress, ...] = ()
-    answered: bool = False
-    place: RecordLocation | None = None
-
-    @property
-    def location(self) -> Location | None:
-        """Where the result lies; None: not answered yet, or not known."""
-        return Location(**self.place._asdict()) if self.place else None
-
-
-@dataclass(slots=True)
 class _Tenure:
     """One assignment of a partition, from `assigned` to `revoked`."""
 
     offsets: PartitionOffsets
     committed: CommitPoint | None
-    asked: OrderedDict[str, Asked] = field(default_factory=OrderedDict[str, Asked])
+    unfinished: int = 0  # polled, and no completion has come
+    asked: AskedIds = field(default_factory=AskedIds)
 
 
 class Ledger:
@@ -64,13 +46,13 @@ class Ledger:
         self._commit_interval_s = commit_interval_s
         self._metadata_limit = metadata_limit
         self._tenures: dict[TopicPartition, _Tenure] = {}
-        self._again: list[
-            Completion
-        ] = []  # of a batch that was not committed: their offsets are done already
+        # Of a batch that was not committed: their offsets are done already.
+        self._again: list[Completion] = []
         self._pending: list[Completion] = []
         self._pending_since: float | None = None
         self._urgent = False
         self._epochs = 0
+        self._unfinished = 0  # of all tenures
         self._in_transaction: Batch | None = None
         self._waiting_bytes = 0  # of `_again` and `_pending`
         self._batch_bytes = 0
@@ -91,7 +73,9 @@ class Ledger:
 
     def revoked(self, source: TopicPartition) -> None:
         """End a tenure. What is pending for it is dropped: its next owner does it again."""
-        self._tenures.pop(source, None)
+        tenure = self._tenures.pop(source, None)
+        if tenure is not None:
+            self._unfinished -= tenure.unfinished
         self._again = [completion for completion in self._again if completion.source != source]
         self._pending = [completion for completion in self._pending if completion.source != source]
         self._recount()
@@ -110,7 +94,12 @@ class Ledger:
 
     def polled(self, source: TopicPartition, offset: int) -> bool:
         """Note a polled record as outstanding; False when it is done already and must be skipped."""
-        return self._tenures[source].offsets.polled(offset)
+        tenure = self._tenures[source]
+        if not tenure.offsets.polled(offset):
+            return False
+        tenure.unfinished += 1
+        self._unfinished += 1
+        return True
 
     def handed_over(self, source: TopicPartition, offset: int) -> None:
         """Note that a record may from now on be handed to an engine."""
@@ -128,21 +117,14 @@ class Ledger:
         self, source: TopicPartition, request_id: str, offset: int, waiting: ReplyAddress | None
     ) -> Asked | None:
         """Note a request's id. If it was seen before: what is known of it, with `waiting` added while it runs."""
-        asked = self._tenures[source].asked
-        seen = asked.get(request_id)
-        if seen is not None:
-            if waiting is not None and not seen.answered:
-                seen.waiting += (waiting,)
-            return seen
-        asked[request_id] = Asked(offset)
-        while len(asked) > REMEMBERED_IDS and next(iter(asked.values())).answered:
-            asked.popitem(last=False)
-        return None
+        return self._tenures[source].asked.ask(request_id, offset, waiting)
 
     def complete(self, completion: Completion, now: float) -> bool:
         """Take a completion; False when it is stale (the partition has moved on) and was dropped. `now` in seconds."""
         if self.epoch(completion.source) != completion.epoch:
             return False
+        self._tenures[completion.source].unfinished -= 1
+        self._unfinished -= 1
         self._pending.append(completion)
         self._waiting_bytes += _weight(completion)
         self._urgent = self._urgent or completion.urgent
@@ -169,10 +151,17 @@ class Ledger:
         return self._waiting_bytes + self._batch_bytes
 
     def due_in(self, now: float) -> float | None:
-        """Seconds until the next batch should be taken; None: nothing waits, or a transaction is under way."""
+        """Seconds until the next batch should be taken; None: nothing waits, or a transaction is under way.
+
+        At once where a request is urgent, where the batch is full, and where nothing is in flight that could join it.
+        """
         if self._in_transaction is not None or self._pending_since is None:
             return None
-        if self._urgent or len(self._again) + len(self._pending) >= MAX_BATCH_RECORDS:
+        if (
+            self._urgent
+            or self._unfinished == 0
+            or len(self._again) + len(self._pending) >= MAX_BATCH_RECORDS
+        ):
             return 0.0
         return max(0.0, self._pending_since + self._commit_interval_s - now)
 
@@ -233,17 +222,12 @@ class Ledger:
         return to_tell
 
     def _answered(self, completion: Completion, location: Location | None) -> tuple[ReplyAddress, ...]:
-        if self.epoch(completion.source) != completion.epoch or completion.result is None:
+        if self.epoch(completion.source) != completion.epoch or completion.request_id is None:
             return ()
-        asked = self._tenures[completion.source].asked.get(completion.request_id or "")
-        if asked is None or asked.offset != completion.offset:
-            return ()  # a message that was refused for itself, with the id of another
-        waiting, asked.waiting = asked.waiting, ()
-        asked.answered = True
-        asked.place = (
-            RecordLocation(location.topic, location.partition, location.offset) if location else None
-        )
-        return waiting
+        if completion.result is None:
+            return ()  # a duplicate: the first with this id is the answer
+        asked = self._tenures[completion.source].asked
+        return asked.answered(completion.request_id, completion.offset, location)
 
     def not_committed(self, now: float) -> list[Completion]:
         """The batch under way was not committed: what is still ours goes into the next one; the rest is returned."""

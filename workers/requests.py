@@ -10,9 +10,10 @@ from collections.abc import Callable
 from headrace.consumers.records import TopicPartition
 from headrace.schemas import metrics
 from headrace.schemas.errors import EngineError, RegistryFailed
-from headrace.schemas.messages import LANES
+from headrace.schemas.messages import LANES, Cancel
 from headrace.workers.admission import Admission
 from headrace.workers.answers import Answers, Served
+from headrace.workers.cancels import Cancels
 from headrace.workers.serving import Serving
 from headrace.workers.work import Completion, Work
 
@@ -32,6 +33,7 @@ class Requests:
         admission: Admission,
         serving: Serving,
         answers: Answers,
+        cancels: Cancels,
         complete: Callable[[Completion], None],
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -39,10 +41,12 @@ class Requests:
         self._admission = admission
         self._serving = serving
         self._answers = answers
+        self._cancels = cancels
         self._complete = complete
         self._failed = failed
         self._running: dict[asyncio.Task[None], Work] = {}
         self._given_up: set[asyncio.Task[None]] = set()
+        self._generating: set[asyncio.Task[None]] = set()  # of those that run: not yet answered
         self._admitting = True
 
     def accept(self, works: list[Work]) -> None:
@@ -56,10 +60,15 @@ class Requests:
             task = asyncio.create_task(self._serve(work), name=f"request {work.request_id}")
             self._running[task] = work
             task.add_done_callback(self._done)
-        self._show()
 
     async def _serve(self, work: Work) -> None:
-        served = await self._serving.serve(work)
+        task = asyncio.current_task()
+        assert task is not None, "this runs as a task"
+        self._generating.add(task)
+        try:
+            served = await self._serving.serve(work)
+        finally:
+            self._generating.discard(task)
         self._complete(await self._completion(work, served))
 
     async def _completion(self, work: Work, served: Served) -> Completion:
@@ -95,7 +104,13 @@ class Requests:
         for task, work in self._running.items():
             if work.source in lost:
                 self._give_up(task)
-        self._show()
+
+    def cancel(self, cancel: Cancel, appended_ms: int) -> None:
+        """End what a cancel is about: what runs now, what waits when its turn comes, and what is still to come."""
+        self._cancels.note(cancel, appended_ms)
+        for task in list(self._generating):
+            if self._cancels.of(self._running[task]) is not None:
+                task.cancel()
 
     async def drain(self, budget_s: float, *, cut_short: asyncio.Event) -> None:
         """Admit nothing more; what runs may finish within the budget (seconds), and is aborted past it.
@@ -118,7 +133,8 @@ class Requests:
             # An engine that has died may not let go of them either: its end is not to wait for that.
             await asyncio.wait(late, timeout=ABORT_S)
 
-    def _show(self) -> None:
+    def show(self) -> None:
+        """Set the gauges. Called now and then: for each request it would cost more than the rest of this class."""
         metrics.IN_FLIGHT.labels(self._model).set(self._admission.in_flight)
         for lane in LANES:
             metrics.WAITING.labels(self._model, lane).set(self._admission.waiting(lane))

@@ -32,6 +32,7 @@ from headrace.schemas.output_schema import OutputCheck
 from headrace.schemas.package import Package
 from headrace.schemas.prompt import constraint_of, prompt_of, sampling_of
 from headrace.workers.answers import Served, detail, milliseconds_since
+from headrace.workers.cancels import Cancelled, Cancels
 from headrace.workers.engine import (
     PRIORITY,
     ChatPrompt,
@@ -111,23 +112,34 @@ def seed_of_attempt(sampling: Sampling, attempt: int) -> Sampling:
 class Serving:
     """Serves requests with one engine. Its methods run on the loop."""
 
-    def __init__(self, *, package: Package, engine: Engine, replies: ReplySender) -> None:
+    def __init__(self, *, package: Package, engine: Engine, replies: ReplySender, cancels: Cancels) -> None:
         self._package = package
         self._engine = engine
         self._replies = replies
+        self._cancels = cancels
         self._labels = (package.model, package.version)
 
     async def serve(self, work: Work) -> Served:
         """What becomes of one request. Raises only EngineDead (and CancelledError): everything else is an answer."""
         assert work.request is not None, "what did not decode is rejected before it comes here"
         queued_ms = milliseconds_since(work.appended_ms)
-        metrics.QUEUE_SECONDS.labels(self._package.model, work.lane).observe(queued_ms / 1000)
+        metrics.child(metrics.QUEUE_SECONDS, self._package.model, work.lane).observe(queued_ms / 1000)
+        cancelled = self._cancels.of(work)
+        if cancelled is not None:
+            return Served("cancelled", error=_cancelled(cancelled), queued_ms=queued_ms)
         remaining_s = _seconds_until(work.request.deadline)
         if remaining_s is not None and remaining_s <= 0:
             return Served("expired", error=_expired("before it was admitted"), queued_ms=queued_ms)
         stream = DeltaStream(self._replies, work)
         try:
             return await self._before_deadline(work, work.request, queued_ms, stream, remaining_s)
+        except asyncio.CancelledError:
+            cancelled = self._cancels.of(work)
+            if cancelled is None:
+                raise  # given up: another worker does it anew
+            return Served(
+                "cancelled", error=_cancelled(cancelled), queued_ms=queued_ms, next_seq=stream.close()
+            )
         except EngineDead:
             raise
         except MessageError as error:
@@ -165,7 +177,7 @@ class Serving:
         streams = request.stream and work.reply_to is not None and constraint is None
         attempt = 1
         while True:
-            metrics.ATTEMPTS.labels(*self._labels).inc()
+            metrics.child(metrics.ATTEMPTS, *self._labels).inc()
             job = GenerationJob(
                 request_id=f"{work.source.topic}-{work.source.partition}-{work.offset}-{work.epoch}-{attempt}",
                 token_ids=token_ids,
@@ -213,12 +225,12 @@ class Serving:
         if constraint is not None:
             for each in judged:
                 verdict = {"ok": "valid", "invalid_output": "invalid"}.get(each.status, each.status)
-                metrics.OUTPUTS_CHECKED.labels(*self._labels, verdict).inc()
+                metrics.child(metrics.OUTPUTS_CHECKED, *self._labels, verdict).inc()
         status, error = worst(judged)
         completion_tokens = sum(choice.completion_tokens for choice in generation.choices)
-        metrics.PROMPT_TOKENS.labels(*self._labels).inc(generation.prompt_tokens)
-        metrics.COMPLETION_TOKENS.labels(*self._labels).inc(completion_tokens)
-        metrics.TOTAL_SECONDS.labels(self._package.model, work.lane).observe(
+        metrics.child(metrics.PROMPT_TOKENS, *self._labels).inc(generation.prompt_tokens)
+        metrics.child(metrics.COMPLETION_TOKENS, *self._labels).inc(completion_tokens)
+        metrics.child(metrics.TOTAL_SECONDS, self._package.model, work.lane).observe(
             milliseconds_since(work.appended_ms) / 1000
         )
         return Served(
@@ -236,6 +248,11 @@ class Serving:
             output_schema_digest=check.digest if check else None,
             next_seq=stream.close(),
         )
+
+
+def _cancelled(cancelled: Cancelled) -> ErrorDetail:
+    why = f": {cancelled.reason[:500]}" if cancelled.reason else ""
+    return ErrorDetail(code="cancelled", message=f"the request was cancelled{why}")
 
 
 def _expired(when: str) -> ErrorDetail:

@@ -19,11 +19,11 @@ from headrace.schemas import metrics
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import EngineDead, HeadraceError, KafkaFailed, SideTaskDied, SlotTaken
 from headrace.schemas.package import Package
-from headrace.schemas.registry import SchemaRegistry
 from headrace.schemas.settings import Settings
 from headrace.topics.names import ContractNames
 from headrace.workers.admission import Admission
 from headrace.workers.answers import Answers
+from headrace.workers.cancels import CancelReader, Cancels
 from headrace.workers.engine import Engine
 from headrace.workers.ledger import Ledger
 from headrace.workers.partitions import MAX_POLL_RECORDS
@@ -76,10 +76,7 @@ class Worker:
         5. free the engine last: nothing may be in flight in it by then
         """
         names, slot = self._identity.names, self._identity.slot
-        registry = (
-            SchemaRegistry(self._settings.schema_registry_url) if self._settings.schema_registry_url else None
-        )
-        codec = Codec(registry)
+        codec = Codec.with_registry_at(self._settings.schema_registry_url)
         transaction = GuardedTransaction(self._settings, names.transactional_id(slot))
         page = StatusPage(self._settings.metrics_port, unhealthy=self._unhealthy, not_ready=self._not_ready)
         try:
@@ -155,14 +152,17 @@ class Worker:
             ),
         )
 
+        cancels = Cancels()
+
         def complete(completion: Completion) -> None:
             pump.complete(completion)
 
         requests = Requests(
             model=names.model,
             admission=Admission(settings.max_in_flight),
-            serving=Serving(package=self._package, engine=self._engine, replies=replies),
+            serving=Serving(package=self._package, engine=self._engine, replies=replies, cancels=cancels),
             answers=answers,
+            cancels=cancels,
             complete=complete,
             failed=self._fail,
         )
@@ -180,10 +180,18 @@ class Worker:
             moved=lambda lost: self._call(loop, lambda: requests.drop(lost)),
             max_outstanding=2 * settings.max_in_flight + MAX_POLL_RECORDS,
         )
+        canceller = CancelReader(
+            settings,
+            names,
+            codec,
+            lambda cancel, appended_ms: self._call(loop, lambda: requests.cancel(cancel, appended_ms)),
+        )
         sender = self._thread(loop, "replies", replies.run)
-        committer = self._thread(loop, "commits", pump.commits.run)
+        cancelling = self._thread(loop, "cancels", canceller.run)
+        # It ends when the consumer thread does, and says nothing of its own then.
+        committer = self._thread(loop, "commits", pump.commits.run, ends_with_another=True)
         consuming = self._thread(loop, "consumer", pump.run)
-        watch = asyncio.create_task(self._watch(pump, transaction), name="watch")
+        watch = asyncio.create_task(self._watch(pump, transaction, requests), name="watch")
         watch.add_done_callback(self._watch_ended)
         try:
             await self._stop.wait()
@@ -197,6 +205,8 @@ class Worker:
             await asyncio.to_thread(consuming.join)
             await asyncio.to_thread(committer.join)
             watch.cancel()
+            canceller.stop()
+            await asyncio.to_thread(cancelling.join)
             replies.stop()
             await asyncio.to_thread(sender.join)
             await asyncio.to_thread(producer.close)
@@ -209,7 +219,12 @@ class Worker:
     # --- what may go wrong ---
 
     def _thread(
-        self, loop: asyncio.AbstractEventLoop, name: str, body: Callable[[], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        name: str,
+        body: Callable[[], None],
+        *,
+        ends_with_another: bool = False,
     ) -> threading.Thread:
         def run() -> None:
             try:
@@ -218,7 +233,7 @@ class Worker:
                 failure = error
                 self._call(loop, lambda: self._fail(failure))
                 return
-            if not self._stop.is_set():
+            if not (self._stop.is_set() or ends_with_another):
                 self._call(loop, lambda: self._fail(SideTaskDied(f"thread {name} ended by itself")))
 
         thread = threading.Thread(target=run, name=name, daemon=True)
@@ -249,7 +264,7 @@ class Worker:
         if not watch.cancelled() and (error := watch.exception()) is not None:
             self._fail(error)
 
-    async def _watch(self, pump: Pump, transaction: GuardedTransaction) -> None:
+    async def _watch(self, pump: Pump, transaction: GuardedTransaction, requests: Requests) -> None:
         """Look at the engine and at the transaction under way, and say on the page whether all is ready."""
         while True:
             try:
@@ -266,6 +281,7 @@ class Worker:
             else:
                 self.ready.clear()
             metrics.READY.labels(self._identity.names.model).set(self.ready.is_set())
+            requests.show()
             await asyncio.sleep(WATCH_S)
 
     def _unhealthy(self) -> str | None:

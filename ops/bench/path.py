@@ -50,6 +50,8 @@ class Pair:
 
     raw: float
     path: float
+    before_ms: float  # from the first request sent until the first is admitted to the engine
+    after_ms: float  # from the last output until its result is read by another service
 
     @property
     def ratio(self) -> float:
@@ -115,21 +117,26 @@ async def throughput(
 ) -> list[Pair]:
     """Alternate the engine alone and the whole path, the same prompts each time. The engine must be running."""
     found: list[Pair] = []
-    await _alone(engine, prompts[: max(1, len(prompts) // 4)], max_tokens)  # warm
+    # Both sides once beforehand: a broker and an engine that have just started are slow.
+    some = prompts[: max(1, len(prompts) // 4)]
+    await _alone(engine, some, max_tokens)
+    await _through_kafka(engine, settings, package_dir, some, max_tokens, "warm")
     for number in range(pairs):
         raw = await _alone(engine, prompts, max_tokens)
-        path = await _through_kafka(engine, settings, package_dir, prompts, max_tokens, f"pair{number}")
-        found.append(Pair(raw, path))
+        seen = await _through_kafka(engine, settings, package_dir, prompts, max_tokens, f"pair{number}")
+        path = seen.completion_tokens / (seen.last_result - seen.first_sent)
+        before_ms = (seen.first_admitted - seen.first_sent) * 1000
+        found.append(Pair(raw, path, before_ms, (seen.last_result - seen.last_finished) * 1000))
         on_progress(f"pair {number + 1} of {pairs}: {raw:.0f} tok/s alone, {path:.0f} through Kafka")
     return found
 
 
 async def _alone(engine: Engine, prompts: list[str], max_tokens: int) -> float:
-    token_ids = [await engine.encode(TextPrompt(prompt)) for prompt in prompts]
     sampling = Sampling(max_tokens=max_tokens)
 
     async def generate(number: int) -> int:
-        job = GenerationJob(f"alone-{number}-{time.monotonic_ns()}", token_ids[number], sampling)
+        token_ids = await engine.encode(TextPrompt(prompts[number]))
+        job = GenerationJob(f"alone-{number}-{time.monotonic_ns()}", token_ids, sampling)
         async for event in engine.generate(job):
             if isinstance(event, Generation):
                 return sum(choice.completion_tokens for choice in event.choices)
@@ -142,7 +149,7 @@ async def _alone(engine: Engine, prompts: list[str], max_tokens: int) -> float:
 
 async def _through_kafka(
     engine: Engine, settings: Settings, package_dir: Path, prompts: list[str], max_tokens: int, name: str
-) -> float:
+) -> Seen:
     settings = settings.model_copy(
         update={"prefix": f"{settings.prefix}-{name}", "max_in_flight": len(prompts)}
     )
@@ -151,7 +158,7 @@ async def _through_kafka(
         seen = await _traffic(load)
     if seen.results != len(prompts) or seen.not_ok:
         raise BenchFailed(f"{seen.results} of {len(prompts)} results came, {seen.not_ok} of them not ok")
-    return seen.completion_tokens / (seen.last_result - seen.first_sent)
+    return seen
 
 
 def front_end(

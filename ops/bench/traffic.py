@@ -43,7 +43,9 @@ class Seen:
     """What came of it. Times in seconds since the epoch."""
 
     first_sent: float
-    last_result: float
+    first_admitted: float  # to the engine
+    last_finished: float  # its output checked
+    last_result: float  # read by another service, after its commit
     results: int
     not_ok: int
     completion_tokens: int
@@ -59,13 +61,16 @@ def run(load: Load) -> Seen:
     codec = Codec()
     sampling = Sampling(max_tokens=load.max_tokens) if load.max_tokens else None
     sent = results = not_ok = tokens = 0
-    first_sent = last_result = time.time()
+    first_sent = last_result = last_finished = time.time()
+    first_admitted = float("inf")
+    sent_at: dict[str, float] = {}
     while results < load.requests:
         while sent < load.requests and sent - results < load.outstanding:
             request = Request(
                 id=f"r{sent}-{first_sent}", prompt=load.prompts[sent % len(load.prompts)], sampling=sampling
             )
             value = codec.encode(request)
+            sent_at[request.id] = time.time()
             producer.send(OutgoingRecord(names.requests(load.lane), request.id.encode(), value))
             sent += 1
         for record in reader.poll(0.5, 2_000):
@@ -75,11 +80,16 @@ def run(load: Load) -> Seen:
                 result = codec.decode(Result, record.value).message
                 not_ok += result.status != "ok"
                 tokens += result.usage.completion_tokens
+                began = sent_at.pop(result.id)
+                first_admitted = min(first_admitted, began + result.timings.queued_ms / 1000)
+                last_finished = max(last_finished, began + result.timings.total_ms / 1000)
         if time.time() - last_result > SILENCE_S:
             break
     producer.close()
     reader.close()
-    return Seen(first_sent, last_result, results, not_ok, tokens)
+    return Seen(
+        first_sent, min(first_admitted, last_result), last_finished, last_result, results, not_ok, tokens
+    )
 
 
 if __name__ == "__main__":

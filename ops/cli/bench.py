@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,7 @@ def path(
                 "ratio": median,
                 "least": least,
                 "most": most,
-                "pairs": [[pair.raw, pair.path] for pair in measured],
+                "pairs": [asdict(pair) for pair in measured],
             }
         if not skip_front_end:
             cost = measuring.front_end(
@@ -165,7 +166,11 @@ def _table(found: dict[str, Any]) -> str:
             f"output tokens/s through Kafka over the engine alone: {throughput['ratio']:.2f} "
             f"(median of {len(throughput['pairs'])}; {throughput['least']:.2f} to {throughput['most']:.2f})"
         )
-        lines += [f"    {raw:8.0f} alone   {path:8.0f} through Kafka" for raw, path in throughput["pairs"]]
+        lines += [
+            f"    {pair['raw']:8.0f} alone {pair['path']:8.0f} through Kafka; {pair['before_ms']:4.0f} ms until the "
+            f"first is admitted, {pair['after_ms']:4.0f} ms from the last output to its reader"
+            for pair in throughput["pairs"]
+        ]
     if cost := found.get("front_end"):
         lines += [
             f"CPU of the worker for a request, its engine simulated: {cost['cpu_us_per_request']:.0f} us "

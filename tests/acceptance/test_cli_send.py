@@ -206,6 +206,7 @@ def test_ctrl_c_ends_a_send_whose_input_is_silent(responder: Responder, settings
         (("send", "-", "--prompt", "x"), "exactly one of"),
         (("send", "--prompt", "x", "--timeout", "3"), "--wait"),
         (("send", "--prompt", "x", "--as-variables"), "FILE"),
+        (("send", "-", "--id-field", "id"), "--as-variables"),
         (("send", "--variables", "[1]"), "JSON object"),
         (("send", "--prompt", "x", "--lane", "fast"), "interactive"),
         (("send", "no-such-file.jsonl"), "no-such-file.jsonl"),

@@ -14,7 +14,8 @@ import pytest
 from headrace.consumers.offsets import PartitionOffsets
 from headrace.consumers.records import CommitPoint, TopicPartition
 from headrace.workers.answers import Answers
-from headrace.workers.ledger import Asked, Ledger
+from headrace.workers.asked import Asked
+from headrace.workers.ledger import Ledger
 from headrace.workers.partitions import Partitions
 from headrace.workers.pump import Pump
 from headrace.workers.work import Completion, Work

@@ -6,6 +6,7 @@ from headrace.consumers.records import CommitPoint, TopicPartition
 from headrace.producers.kafka import OutgoingRecord
 from headrace.schemas.codec import Encoding
 from headrace.schemas.messages import Lane, Location, Provenance, Result
+from headrace.workers import asked as asked_module
 from headrace.workers import ledger as ledger_module
 from headrace.workers.ledger import Ledger
 from headrace.workers.work import Completion, ReplyAddress
@@ -182,14 +183,30 @@ def test_who_asks_after_the_answer_learns_where_it_lies() -> None:
 def test_remembered_ids_are_bounded_but_a_running_one_is_never_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ledger_module, "REMEMBERED_IDS", 2)
+    monkeypatch.setattr(asked_module, "REMEMBERED_IDS", 2)
     ledger = started(A, records=9)
     ledger.ask(A, "0-0", 0, None)
     for number in range(1, 5):
         ledger.ask(A, f"0-{number}", number, None)
     assert ledger.ask(A, "0-0", 0, None) is not None, "it still runs"
-    ledger.complete(completion(ledger, A, 0), 0.0)
+    for number in range(5):
+        ledger.complete(completion(ledger, A, number), 0.0)
     ledger.take()
-    ledger.committed([None])
-    ledger.ask(A, "0-5", 5, None)
-    assert ledger.ask(A, "0-0", 0, None) is None, "answered and beyond the window"
+    ledger.committed([None] * 5)
+    assert ledger.ask(A, "0-4", 5, None) is not None, "answered just now"
+    assert ledger.ask(A, "0-0", 6, None) is None, "answered and beyond the window"
+
+
+def test_a_batch_goes_at_once_when_nothing_is_in_flight_that_could_join_it() -> None:
+    ledger = started(A, B, records=1)
+    ledger.complete(completion(ledger, A, 0), 100.0)
+    assert ledger.due_in(100.0) == pytest.approx(0.1)
+    ledger.complete(completion(ledger, B, 0), 100.0)
+    assert ledger.due_in(100.0) == 0
+
+
+def test_what_a_lost_partition_had_in_flight_is_no_longer_waited_for() -> None:
+    ledger = started(A, B, records=1)
+    ledger.complete(completion(ledger, A, 0), 100.0)
+    ledger.revoked(B)
+    assert ledger.due_in(100.0) == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fake_worker import NAMES, SOURCES
 from packages import a_package
+from serving_parts import until
 
 from headrace.consumers.records import Record, TopicPartition
 from headrace.schemas.codec import Codec
@@ -17,6 +18,7 @@ from headrace.schemas.messages import Output
 from headrace.workers import requests as requests_module
 from headrace.workers.admission import Admission
 from headrace.workers.answers import Answers, Served
+from headrace.workers.cancels import Cancels
 from headrace.workers.intake import work_of
 from headrace.workers.requests import Requests
 from headrace.workers.serving import Serving
@@ -68,15 +70,10 @@ class Held:
             admission=self.admission,
             serving=ScriptedServing(serve),
             answers=self.answers,
+            cancels=Cancels(),
             complete=self.completed.append,
             failed=self.failures.append,
         )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 (what changes it has no event)
-            await asyncio.sleep(0.001)
 
 
 async def for_ever(work: Work) -> Served:

@@ -4,53 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packages import TAGS_SCHEMA, a_package
 from pydantic import JsonValue
+from serving_parts import Sent, a_work
 
-from headrace.consumers.records import Record, RecordLocation, TopicPartition
-from headrace.producers.kafka import OutgoingRecord
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import EngineDead
 from headrace.schemas.messages import Reply, Sampling
 from headrace.workers.answers import Served
-from headrace.workers.intake import work_of
+from headrace.workers.cancels import Cancels
 from headrace.workers.replying import ReplySender
 from headrace.workers.serving import Serving, may_try_again, seed_of_attempt
 from headrace.workers.simulated_engine import SimulatedEngine, SimulatedProfile
 from headrace.workers.simulated_failures import Failure
-from headrace.workers.work import Work
-
-REPLY_HEADERS = [("reply-topic", b"replies"), ("reply-partition", b"0"), ("correlation-id", b"c")]
-
-
-class Sent:
-    """A producer that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.records: list[OutgoingRecord] = []
-
-    def send(self, record: OutgoingRecord) -> Future[RecordLocation]:
-        self.records.append(record)
-        done: Future[RecordLocation] = Future()
-        done.set_result(RecordLocation(record.topic, record.partition or 0, len(self.records)))
-        return done
-
-    def flush(self, timeout_s: float) -> None:
-        """Nothing waits here."""
-
-    def deltas(self) -> list[Reply]:
-        return [Codec().decode(Reply, record.value).message for record in self.records]
-
-
-def a_work(value: str, *, stream: bool = False) -> Work:
-    headers: list[tuple[str, bytes | None]] = [*REPLY_HEADERS] if stream else []
-    record = Record("requests", 0, 0, int(time.time() * 1000), None, value.encode(), headers)
-    return work_of(record, source=TopicPartition("requests", 0), epoch=1, lane="standard", codec=Codec())
 
 
 def serve(
@@ -72,7 +42,7 @@ def serve(
 
     async def run() -> Served:
         await engine.start()
-        serving = Serving(package=package, engine=engine, replies=replies)
+        serving = Serving(package=package, engine=engine, replies=replies, cancels=Cancels())
         return await serving.serve(a_work(value, stream=stream))
 
     served = asyncio.run(run())

@@ -7,7 +7,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from headrace.consumers.records import CommitPoint, TopicPartition
 from headrace.producers.kafka import OutgoingRecord, check_size, is_committed, record_bytes
-from headrace.schemas.errors import ResultTooLarge
+from headrace.schemas.errors import ResultTooLarge, TransactionHung
 
 A, B = TopicPartition("requests", 0), TopicPartition("requests", 1)
 WANTED = {A: CommitPoint(5, "done 7"), B: CommitPoint(9, "")}
@@ -21,15 +21,29 @@ def test_it_was_committed_when_every_offset_with_its_metadata_is_there() -> None
     "found",
     [
         {A: CommitPoint(4, ""), B: CommitPoint(8, "")},
-        {A: CommitPoint(5, "done 7"), B: CommitPoint(8, "")},
-        {A: CommitPoint(5, ""), B: CommitPoint(9, "")},
-        {A: CommitPoint(6, "done 7"), B: CommitPoint(9, "")},
-        {A: None, B: CommitPoint(9, "")},
+        {A: CommitPoint(5, ""), B: CommitPoint(8, "")},
+        {A: CommitPoint(6, "done 7"), B: None},
         {},
     ],
 )
-def test_it_was_aborted_when_anything_differs(found: dict[TopicPartition, CommitPoint | None]) -> None:
+def test_it_was_aborted_when_nothing_of_it_is_there(found: dict[TopicPartition, CommitPoint | None]) -> None:
     assert not is_committed(True, WANTED, found)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {A: CommitPoint(5, "done 7"), B: CommitPoint(8, "")},
+        {A: CommitPoint(5, ""), B: CommitPoint(9, "")},
+        {A: None, B: CommitPoint(9, "")},
+    ],
+)
+def test_it_cannot_be_told_once_a_partition_has_moved_to_another_member(
+    found: dict[TopicPartition, CommitPoint | None],
+) -> None:
+    # Published again it would be refused for one partition's sake, and then go out a second time for the other's.
+    with pytest.raises(TransactionHung):
+        is_committed(True, WANTED, found)
 
 
 def test_it_was_aborted_when_the_commit_was_never_sent_whatever_is_there() -> None:
