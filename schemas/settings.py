@@ -1,7 +1,8 @@
 """What can be set from outside, read once from the environment into frozen objects.
 
-`Settings.from_environment()` reads `HEADRACE_*`; the command line's defaults come from it. A malformed value, and a
-`HEADRACE_KAFKA_*` variable that no setting has, is an error: a misspelt security setting must not pass for none.
+`Settings.from_environment()` reads `HEADRACE_*`; the command line's defaults come from it. A malformed value is an
+error, and so is a `HEADRACE_KAFKA_*` variable that no setting has, or any that looks like a misspelt one: a misspelt
+security setting must not pass for none.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import platformdirs
-from pydantic import Field, ValidationError
+from pydantic import Field, FilePath, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from headrace.schemas.errors import SettingsError
@@ -27,9 +28,9 @@ class KafkaSecurity(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="HEADRACE_KAFKA_", frozen=True, extra="forbid")
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    ssl_cafile: Path | None = None
-    ssl_certfile: Path | None = None
-    ssl_keyfile: Path | None = None
+    ssl_cafile: FilePath | None = None
+    ssl_certfile: FilePath | None = None
+    ssl_keyfile: FilePath | None = None
     ssl_password: str | None = None
     ssl_check_hostname: bool = True
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] | None = None
@@ -80,7 +81,7 @@ class Settings(BaseSettings):
 
         Raises SettingsError that names the variable and what it must hold.
         """
-        _refuse_unknown_kafka_variables()
+        _refuse_unknown_variables()
         given = {name: value for name, value in overrides.items() if value is not None}
         try:
             return cls(**given)
@@ -88,13 +89,19 @@ class Settings(BaseSettings):
             raise SettingsError(_explain(error)) from None
 
 
-def _refuse_unknown_kafka_variables() -> None:
-    prefix = "HEADRACE_KAFKA_"
-    known = {prefix + name.upper() for name in KafkaSecurity.model_fields}
-    for name in os.environ:
-        if name.startswith(prefix) and name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
+def _refuse_unknown_variables() -> None:
+    """Every unknown HEADRACE_KAFKA_*, and what looks like a misspelt setting; other tools may have theirs."""
+    ours = {"HEADRACE_" + name.upper() for name in Settings.model_fields if name != "kafka"}
+    kafka = {"HEADRACE_KAFKA_" + name.upper() for name in KafkaSecurity.model_fields}
+    for name in sorted(os.environ):
+        if not name.startswith("HEADRACE_") or name in ours | kafka:
+            continue
+        close = difflib.get_close_matches(name, ours | kafka, n=1, cutoff=0.9)
+        if close:
+            raise SettingsError(f"{name} is not a setting; did you mean {close[0]}?")
+        if name.startswith("HEADRACE_KAFKA_"):
+            near = difflib.get_close_matches(name, kafka, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(kafka))}"
             raise SettingsError(f"{name} is not a setting{hint}")
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CHECK_EVERY_S = 1.0  # how soon a broker that died by itself is noticed
 
 
-@click.group()
+@click.group(epilog="Example: headrace broker start --port 9092")
 def broker() -> None:
     """Start or install a Kafka broker for development.
 
@@ -116,12 +116,18 @@ def install(version: str, url: str | None, as_json: bool) -> None:
     settings = Settings.from_environment()
     with _download_bar() as bar:
         task = bar.add_task(f"Apache Kafka {version}", total=None)
-        home = broker_install.install(
-            settings.cache_dir,
-            version=version,
-            bases=[url] if url else None,
-            on_progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+        try:
+            home = broker_install.install(
+                settings.cache_dir,
+                version=version,
+                bases=[url] if url else None,
+                on_progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )
+        except OSError as error:
+            raise UsageError(
+                f"{error.filename or settings.cache_dir} cannot be written to ({error.strerror or error}): "
+                "set HEADRACE_CACHE_DIR to a folder that can"
+            ) from None
     if as_json:
         click.echo(json.dumps({"version": version, "home": str(home)}))
     else:

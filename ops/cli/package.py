@@ -83,7 +83,10 @@ def package() -> None:
 
 
 @package.command(
-    epilog="Examples: headrace package check movie-tagger; headrace package check movie-tagger --json"
+    epilog="""\b
+    Examples:
+      headrace package check movie-tagger
+      headrace package check movie-tagger --json"""
 )
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -120,9 +123,9 @@ class Report:
         except SettingsError as error:
             line = line_of(package.file.read_text(encoding="utf-8-sig"), ("model",))
             raise PackageError(error.message, file=package.file, line=line, key="model") from None
-        example = contract.example_request()
-        example = example if _is_accepted(example, package) else None
-        return cls(package, contract, names, _sampling(package), example, _warnings(package))
+        return cls(
+            package, contract, names, _sampling(package), accepted_example(package), _warnings(package)
+        )
 
     @property
     def backend_reason(self) -> str:
@@ -153,6 +156,12 @@ class Report:
             "example_request": self.example,
             "warnings": self.warnings,
         }
+
+
+def accepted_example(package: Package) -> JsonObject | None:
+    """A request that the package accepts, as JSON; None where none is found."""
+    example = Contract.of(package).example_request()
+    return example if _is_accepted(example, package) else None
 
 
 def _is_accepted(example: JsonObject, package: Package) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from headrace.schemas.codec import Codec
-from headrace.schemas.errors import MessageError, Undecodable, UsageError
+from headrace.schemas.errors import InvalidField, MessageError, Undecodable, UsageError
 from headrace.schemas.messages import Request
 from headrace.schemas.strict_json import JsonFault, dump, parse, pointer
 
@@ -32,8 +32,8 @@ async def only(line: Line) -> AsyncIterator[Line]:
     yield line
 
 
-async def read_lines(file: IO[bytes], as_variables: bool) -> AsyncIterator[Line]:
-    """The requests of a JSONL file; blank lines are passed over.
+async def read_lines(file: IO[bytes], as_variables: bool, id_field: str | None = None) -> AsyncIterator[Line]:
+    """The requests of a JSONL file, each as `read_line` takes it; blank lines are passed over.
 
     A thread reads, since standard input may have nothing to give for as long as it likes, and neither replies nor
     Ctrl-C can wait for that. Raises UsageError where the file cannot be read.
@@ -66,22 +66,29 @@ async def read_lines(file: IO[bytes], as_variables: bool) -> AsyncIterator[Line]
         room.release()
         number += 1
         if text.strip():
-            yield read_line(number, text, as_variables)
+            yield read_line(number, text, as_variables, id_field)
 
 
-def read_line(number: int, text: bytes, as_variables: bool) -> Line:
-    """One line as a request."""
+def read_line(number: int, text: bytes, as_variables: bool, id_field: str | None = None) -> Line:
+    """One line as a request.
+
+    `as_variables`: the line is an object of variables; `id_field` names one that is the request's id instead.
+    """
     try:
         given: Any = parse(text.decode("utf-8-sig" if number == 1 else "utf-8"))
     except UnicodeDecodeError as error:
         return Line(number, Undecodable(f"not UTF-8: {error.reason}", offset=error.start))
     except JsonFault as fault:
-        return Line(
-            number, Undecodable(f"not JSON: {fault.reason}", path=pointer(fault.path), offset=fault.index)
-        )
+        return Line(number, Undecodable(fault.reason, path=pointer(fault.path), offset=fault.index))
     if not isinstance(given, dict):
         return Line(number, Undecodable("not a JSON object"))
     fields = cast("dict[str, Any]", {"variables": given} if as_variables else given)
+    if id_field is not None:
+        found = cast("dict[str, Any]", given).pop(id_field, None)
+        if not isinstance(found, str | int) or isinstance(found, bool):
+            what = "is not there" if found is None else "is neither a string nor an integer"
+            return Line(number, InvalidField(f"the id {what}", path=pointer((id_field,))))
+        fields["id"] = str(found)
     id_is_new = "id" not in fields
     fields.setdefault("id", uuid.uuid4().hex)
     try:

@@ -96,7 +96,9 @@ def _write(directory: Path, name: str) -> dict[str, Any]:
 
 
 @schemas.command(
-    epilog="Example: headrace schemas register --model movie-tagger --contract 1 --registry http://localhost:8081"
+    epilog="""\b
+    Example:
+      headrace schemas register --model movie-tagger --contract 1 --registry http://localhost:8081"""
 )
 @click.option("--model", required=True, help="The model's name.")
 @click.option("--contract", required=True, type=click.IntRange(min=1), help="The contract's number.")

@@ -27,8 +27,8 @@ IN_FLIGHT = 512  # requests sent, or with --wait not answered, at a time
 
 EXAMPLES = """\b
 Examples:
-  headrace send --model movie-tagger movies.jsonl --as-variables --wait
-  headrace send --model movie-tagger --variables '{"title": "Heat"}' --wait --json
+  headrace send --model movie-tagger examples/movies.jsonl --as-variables --id-field id --wait
+  headrace send --model my-model --variables '{"message": "Where is my parcel?"}' --wait --json
   headrace send --model storyteller --prompt 'Once upon a time' --wait
   zcat requests.jsonl.gz | headrace send --model movie-tagger --lane backfill -
 """
@@ -41,6 +41,9 @@ Examples:
 @click.option("--prompt", help="Send one request with this text as its prompt.")
 @click.option("--variables", help="Send one request with these variables: a JSON object.")
 @click.option("--as-variables", is_flag=True, help="Each line of FILE is an object of variables.")
+@click.option(
+    "--id-field", metavar="NAME", help="With --as-variables: which of them is the request's id instead."
+)
 @click.option("--lane", type=click.Choice(LANES), default="standard", show_default=True, help="Which queue.")
 @click.option("--wait", is_flag=True, help="Wait for the results and print them.")
 @click.option(
@@ -60,6 +63,7 @@ def send(
     prompt: str | None,
     variables: str | None,
     as_variables: bool,
+    id_field: str | None,
     lane: Lane,
     wait: bool,
     timeout: float | None,
@@ -81,6 +85,8 @@ def send(
         raise UsageError("give exactly one of FILE (or -), --prompt and --variables")
     if as_variables and file is None:
         raise UsageError("--as-variables says how to read FILE: give one")
+    if id_field is not None and not as_variables:
+        raise UsageError("--id-field goes with --as-variables; a request as JSON has its id in `id`")
     if timeout is not None and not wait:
         raise UsageError(
             "--timeout goes with --wait; to limit how long a request stays valid, give it a deadline"
@@ -91,7 +97,7 @@ def send(
 
     settings = Settings.from_environment(bootstrap_servers=bootstrap_servers, prefix=prefix)
     client = Client.connect(model, contract, settings=settings)
-    lines = read_lines(file, as_variables) if file else only(_single(prompt, variables))
+    lines = read_lines(file, as_variables, id_field) if file else only(_single(prompt, variables))
     rows = ResultRows.on_stdout(as_json=as_json)
     sending = Sending(client, lane, timeout or DEFAULT_TIMEOUT if wait else None, as_json, file is None, rows)
     with progress_beside(rows, as_json) as progress:
@@ -109,7 +115,7 @@ def _single(prompt: str | None, variables: str | None) -> Line:
     try:
         given = parse(variables or "")
     except JsonFault as fault:
-        raise UsageError(f"--variables is not JSON: {fault.reason}") from None
+        raise UsageError(f"--variables: {fault.reason}") from None
     if not isinstance(given, dict):
         raise UsageError('--variables is not a JSON object, as {"title": "Heat"} is')
     return Line(None, build_request(cast("dict[str, Any]", given)), id_is_new=True)

@@ -83,6 +83,9 @@ def _of_a_contract(command: Command) -> Command:
             "--bootstrap-servers",
             help="host:port, several with commas.  [default: HEADRACE_BOOTSTRAP_SERVERS]",
         ),
+        click.option(
+            "--prefix", help="Begins every topic's name.  [default: HEADRACE_PREFIX, else headrace]"
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     ]
     for option in reversed(options):
@@ -97,13 +100,13 @@ def _of_a_contract(command: Command) -> Command:
       headrace topics apply --model movie-tagger --contract 1 --partitions 32 --json"""
 )
 @_of_a_contract
-def apply(bootstrap_servers: str | None, as_json: bool, **given: Any) -> None:
+def apply(bootstrap_servers: str | None, prefix: str | None, as_json: bool, **given: Any) -> None:
     """Create what is missing, alter what differs, and say what was done.
 
     Never takes partitions away, and adds some only when no request of the contract is unread, since keys would
     move to other partitions. When any of it is refused, nothing is changed.
     """
-    settings = Settings.from_environment(bootstrap_servers=bootstrap_servers)
+    settings = Settings.from_environment(bootstrap_servers=bootstrap_servers, prefix=prefix)
     changes = bring_in_line(settings, _names(settings, **given), _options(**given))
     _print(changes, as_json, done=True)
 
@@ -115,13 +118,13 @@ def apply(bootstrap_servers: str | None, as_json: bool, **given: Any) -> None:
       headrace topics diff --model movie-tagger --contract 1 --json || headrace topics apply ..."""
 )
 @_of_a_contract
-def diff(bootstrap_servers: str | None, as_json: bool, **given: Any) -> int:
+def diff(bootstrap_servers: str | None, prefix: str | None, as_json: bool, **given: Any) -> int:
     """Say what apply would do, and change nothing.
 
     Exits with 0 when there is nothing to do, with 1 when there is, and with 2 or more in case of trouble.
     """
     try:
-        settings = Settings.from_environment(bootstrap_servers=bootstrap_servers)
+        settings = Settings.from_environment(bootstrap_servers=bootstrap_servers, prefix=prefix)
         changes = compare(settings, _names(settings, **given), _options(**given))
     except HeadraceError as error:
         click.echo(f"error: {error}", err=True)

@@ -22,13 +22,15 @@ def log_to_stderr(level: str) -> None:
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 
-@click.group()
+@click.group(epilog="Example: headrace worker run --package examples/movie-tagger --engine simulated")
 def worker() -> None:
     """Run a worker."""
 
 
 @worker.command(
-    epilog="Example: headrace worker run --package examples/movie-tagger --engine simulated --slot worker-1"
+    epilog="""\b
+    Example:
+      headrace worker run --package examples/movie-tagger --engine simulated --slot worker-1"""
 )
 @click.option(
     "--package",
@@ -82,13 +84,14 @@ def run(
 ) -> None:
     """Serve one model package until SIGTERM.
 
-    The first SIGTERM or Ctrl-C finishes what is in flight and leaves the group; a second leaves at once.
+    The first SIGTERM or Ctrl-C finishes what is in flight and leaves the group; a second leaves at once. Brokers
+    that do not answer are waited for.
 
-    Exit codes: 0 told to stop, 1 failed, 2 a mistake in package or settings, 3 no broker or no engine here,
+    Exit codes: 0 told to stop, 1 failed, 2 a mistake in package or settings, 3 no brokers given or no engine here,
     4 the engine died, 5 another process has this slot.
     """
     from headrace.ops.running import run_worker, with_weights
-    from headrace.schemas.errors import SettingsError
+    from headrace.schemas.errors import BrokerNotFound
     from headrace.schemas.package import load_package
     from headrace.schemas.settings import Settings
 
@@ -101,7 +104,7 @@ def run(
         metrics_port=metrics_port,
     )
     if settings.bootstrap_servers is None:
-        raise SettingsError(
+        raise BrokerNotFound(
             "no brokers: set HEADRACE_BOOTSTRAP_SERVERS or --bootstrap-servers (headrace broker start runs one)"
         )
     log_to_stderr(log_level)

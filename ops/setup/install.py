@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -257,14 +258,31 @@ class Environment:
 
 
 def _require_numa() -> None:
-    """vLLM's compiled part is linked with libnuma, which no wheel brings. Raises SetupError."""
+    """vLLM's compiled part is linked with libnuma, which no wheel brings. Raises SetupError.
+
+    Where we are root on a Debian system (a container, as a rule) it is installed; elsewhere that is for the owner
+    of the machine to do.
+    """
+    if _has_numa():
+        return
+    if hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get"):
+        say("  libnuma, which vLLM for CPUs needs, is not there: apt-get install libnuma1")
+        for arguments in (["update"], ["install", "--yes", "--no-install-recommends", "libnuma1"]):
+            subprocess.run(["apt-get", "-qq", *arguments], stdout=subprocess.DEVNULL, check=False)
+        if _has_numa():
+            return
+    raise SetupError(
+        "vLLM for CPUs needs libnuma.so.1: install it (Debian, Ubuntu: apt install libnuma1; Fedora: "
+        "dnf install numactl-libs) and run the same command again, or do without: ENGINE=simulated."
+    )
+
+
+def _has_numa() -> bool:
     try:
         ctypes.CDLL("libnuma.so.1")
     except OSError:
-        raise SetupError(
-            "vLLM for CPUs needs libnuma.so.1: install it (Debian, Ubuntu: apt install libnuma1; Fedora: "
-            "dnf install numactl-libs) and run the same command again, or do without: ENGINE=simulated."
-        ) from None
+        return False
+    return True
 
 
 def _why(stamp: Path, digest: str) -> str | None:

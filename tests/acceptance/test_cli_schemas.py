@@ -96,7 +96,7 @@ def test_wrong_arguments_are_the_callers_mistake(arguments: list[str], said: str
 def test_help_has_an_example(command: list[str]) -> None:
     done = run(*command, "--help")
     assert done.returncode == 0
-    assert "Example: headrace schemas" in done.stdout
+    assert "headrace schemas" in done.stdout.partition("Example:")[2]
 
 
 def test_help_imports_no_http_client() -> None:

@@ -116,15 +116,15 @@ def test_bad_input_never_kills_and_never_vanishes(
 
 
 def test_a_result_that_its_topic_does_not_take_fails_alone(
-    broker_bootstrap: str, unique_prefix: str, tmp_path: Path
+    kafka_bootstrap: str, unique_prefix: str, tmp_path: Path
 ) -> None:
     names = ContractNames(unique_prefix, "tagger", 1)
-    create_topics(broker_bootstrap, names, results_max_message_bytes="20000")
+    create_topics(kafka_bootstrap, names, results_max_message_bytes="20000")
     package = write_package(tmp_path / "package", user=None)
     large = {"id": "large", "prompt": "x", "attributes": {"note": "y" * 30_000}}
     with (
-        traffic(broker_bootstrap, names) as seen,
-        WorkerProcess(broker_bootstrap, package, prefix=names.prefix, log=tmp_path / "log") as worker,
+        traffic(kafka_bootstrap, names) as seen,
+        WorkerProcess(kafka_bootstrap, package, prefix=names.prefix, log=tmp_path / "log") as worker,
     ):
         seen.send(large)
         for number in range(5):

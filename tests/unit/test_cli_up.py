@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 from packages import a_package
 
-from headrace.ops.cli.up import announcement, up
-from headrace.schemas.errors import UsageError
+from headrace.ops import demo_model
+from headrace.ops.cli.up import announcement, demo_weights, up
+from headrace.schemas.errors import EngineUnavailable, UsageError
 from headrace.schemas.messages import Request
 from headrace.schemas.package import Package, load_package
 from headrace.schemas.prompt import prompt_of
@@ -70,3 +71,26 @@ def test_a_port_and_a_given_broker_contradict_each_other() -> None:
             ["--package", str(EXAMPLE), "--port", "9092", "--bootstrap-servers", "localhost:9092"],
             catch_exceptions=False,
         )
+
+
+def test_the_demos_model_needs_no_hub_and_any_other_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepared(cache_dir: Path, _: object) -> Path:
+        return cache_dir / "copy"
+
+    monkeypatch.setattr(demo_model, "prepare_demo_model", prepared)
+    assert demo_weights(load_package(EXAMPLE), tmp_path) == tmp_path / "copy"
+    assert demo_weights(a_package(tmp_path / "other", weights="some/model"), tmp_path) is None
+    pinned = a_package(tmp_path / "pinned", weights=demo_model.HUB_ID, extra='revision = "abc"')
+    assert demo_weights(pinned, tmp_path) is None
+
+
+def test_without_the_demos_package_its_model_is_left_to_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> Path:
+        raise EngineUnavailable("not installed")
+
+    monkeypatch.setattr(demo_model, "prepare_demo_model", missing)
+    assert demo_weights(load_package(EXAMPLE), tmp_path) is None
