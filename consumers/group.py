@@ -6,12 +6,13 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.consumers.connection import client_options, connect, connection_options, translate
+from headrace.consumers.connection import client_options, connect, translate
 from headrace.consumers.kafka_client import FetchingConsumer, kafka_partition
 from headrace.consumers.records import CommitPoint, TopicPartition
-from headrace.consumers.untyped_kafka import KafkaAdminClient, MemberToRemove
+from headrace.consumers.untyped_kafka import MemberToRemove
 from headrace.consumers.untyped_kafka import errors as kafka_errors
 from headrace.schemas.errors import KafkaUnavailable
+from headrace.topics.admin import open_admin
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping
@@ -53,14 +54,10 @@ def remove_member(settings: Settings, group: str, slot: str) -> bool:
 
     False: the group has no such member. Raises KafkaUnavailable, KafkaFailed.
     """
-    with translated(f"removing slot {slot} from group {group}"):
-        admin: Any = connect(KafkaAdminClient, **connection_options(settings))
-        try:
-            answers: Mapping[Any, Any] = admin.remove_group_members(
-                group, [MemberToRemove(group_instance_id=slot)]
-            )
-        finally:
-            admin.close()
+    with open_admin(settings, f"removing slot {slot} from group {group}") as admin:
+        answers: Mapping[Any, Any] = admin.remove_group_members(
+            group, [MemberToRemove(group_instance_id=slot)]
+        )
         for answer in answers.values():
             if answer is kafka_errors.UnknownMemberIdError:
                 return False

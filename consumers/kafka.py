@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 # A fetch without data is answered after this: a resumed partition waits for the one under way.
 FETCH_MAX_WAIT_MS = 50
+# Where nothing is ever paused, an answer comes as soon as there is something: the longer the cheaper.
+TAIL_FETCH_MAX_WAIT_MS = 500
 # A member that has not polled for this long leaves the group.
 MAX_POLL_INTERVAL_MS = 60_000
 CALL_TIMEOUT_S = 30.0
@@ -297,7 +299,7 @@ class TailReader:
                 auto_offset_reset="none",
                 enable_auto_commit=False,
                 isolation_level=isolation,
-                fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
+                fetch_max_wait_ms=TAIL_FETCH_MAX_WAIT_MS,
             )
         try:
             self._take_position(start, timeout_s)

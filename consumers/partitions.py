@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Collection, Generator
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from headrace.consumers.connection import connection_options, translate
 from headrace.consumers.records import TopicPartition
-from headrace.consumers.untyped_kafka import KafkaAdminClient, KafkaTopicPartition
+from headrace.consumers.untyped_kafka import KafkaTopicPartition
 from headrace.consumers.untyped_kafka import errors as kafka_errors
 from headrace.schemas.errors import TopicsError
+from headrace.topics.admin import open_admin
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from headrace.schemas.settings import Settings
 
-CONNECT_TIMEOUT_S = 10.0
 # A topic is unknown to a broker for a moment after it was created.
 CREATION_TIMEOUT_S = 2.0
 RETRY_PAUSE_S = 0.1
@@ -35,7 +33,7 @@ def partitions_of(settings: Settings, topics: Collection[str]) -> dict[str, list
 
     Raises TopicsError where a topic does not exist, KafkaUnavailable, KafkaFailed, BrokerNotFound.
     """
-    with _admin(settings, f"looking up {', '.join(topics)}") as admin:
+    with open_admin(settings, f"looking up {', '.join(topics)}") as admin:
         deadline = time.monotonic() + CREATION_TIMEOUT_S
         while True:
             found: list[dict[str, Any]] = admin.describe_topics(list(topics))
@@ -67,7 +65,7 @@ def offsets_at(
     Raises KafkaUnavailable, KafkaFailed, BrokerNotFound.
     """
     timestamp_ms = int(moment.timestamp() * 1000)
-    with _admin(settings, "looking up the offsets of a time") as admin:
+    with open_admin(settings, "looking up the offsets of a time") as admin:
         found = _look_up(admin, partitions, timestamp_ms)
         later = [tp for tp, offset in found.items() if offset == NO_SUCH_RECORD]
         return found | (_look_up(admin, later, LATEST) if later else {})
@@ -78,20 +76,3 @@ def _look_up(admin: Any, partitions: Collection[TopicPartition], spec: int) -> d
         {KafkaTopicPartition(*tp): spec for tp in partitions}
     )
     return {TopicPartition(*tp): at.offset for tp, at in found.items()}
-
-
-@contextlib.contextmanager
-def _admin(settings: Settings, doing: str) -> Generator[Any]:
-    options = connection_options(settings) | {"bootstrap_timeout_ms": int(CONNECT_TIMEOUT_S * 1000)}
-    admin = KafkaAdminClient.__new__(KafkaAdminClient)
-    try:
-        try:
-            admin.__init__(**options)
-            yield admin
-        finally:
-            # A constructor that found no broker has left a thread and sockets behind, and close() would do nothing.
-            if hasattr(admin, "_net"):
-                admin.__dict__.setdefault("_closed", False)
-                admin.close()
-    except kafka_errors.KafkaError as error:
-        raise translate(error, doing) from error

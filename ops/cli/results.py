@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from headrace.ops.cli import options
 from headrace.schemas.messages import Result, Status
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class Statuses(click.ParamType[frozenset[Status]]):
 @click.option("--since", type=Since(), help="From then on: 90s, 10m, 2h, 7d ago, or a time. Default: all.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of a table.")
-@click.option("--bootstrap-servers", help="Kafka brokers. Default: HEADRACE_BOOTSTRAP_SERVERS.")
-@click.option("--prefix", help="Begins every topic's name. Default: HEADRACE_PREFIX, else headrace.")
+@options.bootstrap_servers
+@options.prefix
 def results(
     model: str,
     contract: int,

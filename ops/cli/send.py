@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
+from headrace.ops.cli import options
 from headrace.ops.cli.request_lines import Line, only, read_lines
 from headrace.schemas.errors import HeadraceError, MessageError, NoReply, RequestFailed, UsageError
 from headrace.schemas.messages import LANES, Lane, Location, Request, Result
@@ -54,8 +55,8 @@ Examples:
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object a line: what was sent, or the results."
 )
-@click.option("--bootstrap-servers", help="Kafka brokers. Default: HEADRACE_BOOTSTRAP_SERVERS.")
-@click.option("--prefix", help="Begins every topic's name. Default: HEADRACE_PREFIX, else headrace.")
+@options.bootstrap_servers
+@options.prefix
 def send(
     file: IO[bytes] | None,
     model: str,

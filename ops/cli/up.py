@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.ops.cli import options
 from headrace.ops.cli.worker import log_to_stderr
 
 if TYPE_CHECKING:
@@ -25,35 +26,17 @@ DEVELOPMENT_PARTITIONS = 4  # each topic's partitions cost a broker files; one w
       headrace up --package examples/movie-tagger --engine simulated
       headrace up --package examples/movie-tagger --port 9092"""
 )
-@click.option(
-    "--package",
-    "package_dir",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Folder of a model package (or its package.toml).",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(["vllm", "simulated"]),
-    default="vllm",
-    show_default=True,
-    help="What generates.",
-)
-@click.option(
-    "--weights",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A local copy of the weights that the package names.",
-)
+@options.package
+@options.engine
+@options.weights
 @click.option("--port", type=click.IntRange(1, 65535), help="Of the broker. Default: a free one.")
 @click.option(
     "--bootstrap-servers",
     help="Kafka brokers to use. Default: HEADRACE_BOOTSTRAP_SERVERS, else one found here.",
 )
-@click.option("--prefix", help="Begins every topic's name. Default: HEADRACE_PREFIX, else headrace.")
+@options.prefix
 @click.option("--slot", help="The worker's name. Default: HEADRACE_SLOT, else up.")
-@click.option(
-    "--metrics-port", type=int, help="Port of /metrics, /healthz, /readyz; 0: any free one. Default: 9400."
-)
+@options.metrics_port
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.ops.cli import options
+
 if TYPE_CHECKING:
     from headrace.ops.running import EngineKind
 
@@ -32,37 +34,19 @@ def worker() -> None:
     Example:
       headrace worker run --package examples/movie-tagger --engine simulated --slot worker-1"""
 )
-@click.option(
-    "--package",
-    "package_dir",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Folder of a model package (or its package.toml).",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(["vllm", "simulated"]),
-    default="vllm",
-    show_default=True,
-    help="What generates.",
-)
-@click.option(
-    "--weights",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A local copy of the weights that the package names.",
-)
+@options.package
+@options.engine
+@options.weights
 @click.option(
     "--slot", help="This worker's name, unique in its group. Default: HEADRACE_SLOT, else the host's name."
 )
-@click.option("--bootstrap-servers", help="Kafka brokers. Default: HEADRACE_BOOTSTRAP_SERVERS.")
-@click.option("--prefix", help="Begins every topic's name. Default: HEADRACE_PREFIX, else headrace.")
+@options.bootstrap_servers
+@options.prefix
 @click.option("--max-in-flight", type=int, help="Requests given to the engine at a time. Default: 256.")
 @click.option(
     "--drain-budget", "drain_budget_s", type=int, help="Seconds to finish what is in flight. Default: 60."
 )
-@click.option(
-    "--metrics-port", type=int, help="Port of /metrics, /healthz, /readyz; 0: any free one. Default: 9400."
-)
+@options.metrics_port
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),

@@ -1,0 +1,34 @@
+"""Options that several commands have, so that they mean the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+package = click.option(
+    "--package",
+    "package_dir",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Folder of a model package (or its package.toml).",
+)
+engine = click.option(
+    "--engine",
+    type=click.Choice(["vllm", "simulated"]),
+    default="vllm",
+    show_default=True,
+    help="What generates.",
+)
+weights = click.option(
+    "--weights",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A local copy of the weights that the package names.",
+)
+bootstrap_servers = click.option(
+    "--bootstrap-servers", help="Kafka brokers. Default: HEADRACE_BOOTSTRAP_SERVERS."
+)
+prefix = click.option("--prefix", help="Begins every topic's name. Default: HEADRACE_PREFIX, else headrace.")
+metrics_port = click.option(
+    "--metrics-port", type=int, help="Port of /metrics, /healthz, /readyz; 0: any free one. Default: 9400."
+)
