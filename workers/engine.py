@@ -68,7 +68,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedChoice:
-    """One finished choice. `finish_reason` `error`: a grammar that did not compile (FACTS: vLLM raises nothing)."""
+    """One finished choice. `finish_reason` `error`: a grammar that did not compile (vLLM raises nothing then)."""
 
     text: str
     finish_reason: FinishReason

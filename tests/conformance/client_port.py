@@ -1,23 +1,29 @@
-"""What every client promises its caller, held against the in-memory twin and against the real one on
-Kafka.
-"""
+"""What every client promises its caller, held against the in-memory twin and the real one on Kafka."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
 from datetime import date
-from enum import Enum
-from typing import Any, Protocol
 
 import pytest
-from pydantic import BaseModel, ConfigDict
+from conformance.client_parts import (
+    ENOUGH,
+    HEAT,
+    OVERDUE,
+    STORY,
+    TAGS,
+    ClientCase,
+    Fate,
+    Gate,
+    Genre,
+    Tags,
+    until,
+)
 
 from headrace.producers.client import Client
 from headrace.producers.sync_client import SyncClient
-from headrace.producers.testing import Answer
 from headrace.schemas.errors import (
     Cancelled,
     Expired,
@@ -34,88 +40,9 @@ from headrace.schemas.errors import (
 )
 from headrace.schemas.messages import ChatMessage, Request, Sampling, Status
 
-STORY = "Once upon a time there was a mill, and a headrace that led to it."
-ENOUGH = 30.0  # seconds that nothing here comes near unless it hangs
-OVERDUE = 3.0  # seconds: a timeout short enough for its reminders to come soon
 
-
-class Genre(Enum):
-    DRAMA = "drama"
-    COMEDY = "comedy"
-
-
-class Movie(BaseModel):
-    title: str
-    released: date
-
-
-class Tags(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    genre: Genre
-    seen: date
-    moods: list[str]
-
-
-HEAT = Movie(title="Heat", released=date(1995, 12, 15))
-TAGS = {"genre": "drama", "seen": "2024-01-31", "moods": ["tense"]}
-
-
-class Fate(Protocol):
-    """Whoever answers the clients of a test, and its script."""
-
-    def client(self, **options: Any) -> Client:
-        """A client, not opened yet."""
-        ...
-
-    def answer_with(self, answer: Answer) -> None: ...
-    def fail_next(self, status: Status = "failed", message: str = "", *, times: int = 1) -> None: ...
-    def lose_next_reply(self, *, times: int = 1) -> None: ...
-    def restart_next_stream(self, *, times: int = 1) -> None: ...
-    def ignore_next(self, *, times: int = 1) -> None: ...
-
-    @property
-    def generated(self) -> list[Request]:
-        """The requests that led to a generation, in order."""
-        ...
-
-    @property
-    def cancelled(self) -> list[str | None]:
-        """The ids of the cancels that have arrived."""
-        ...
-
-
-class Gate:
-    """Holds answers back until the test lets them go; for use on any event loop."""
-
-    def __init__(self, answer: Any = "late") -> None:
-        self.answer = answer
-        self.open = False
-
-    async def __call__(self, request: Request) -> Any:
-        await until(lambda: self.open)
-        return self.answer
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(ENOUGH):
-        while not condition():  # noqa: ASYNC110  the condition is another thread's or loop's
-            await asyncio.sleep(0.005)
-
-
-class ClientPort:
+class ClientPort(ClientCase):
     """Subclass it as `Test...` with a fixture `fate`."""
-
-    @pytest.fixture
-    def fate(self) -> Fate:
-        raise NotImplementedError
-
-    def run(self, fate: Fate, work: Callable[[Client], Awaitable[None]], **options: Any) -> None:
-        async def opened() -> None:
-            async with fate.client(**options) as client:
-                await work(client)
-
-        asyncio.run(opened())
 
     # --- ask ---------------------------------------------------------------------------------------------
 
@@ -230,8 +157,6 @@ class ClientPort:
         assert plain.output is None
         assert constrained.output is not None
         assert constrained.output.json_schema == Tags.model_json_schema()
-
-    # --- replies that do not come ---------------------------------------------------------------------------
 
     def test_a_reply_lost_in_a_crash_is_found_by_asking_again(self, fate: Fate) -> None:
         fate.answer_with("found")
@@ -391,8 +316,6 @@ class ClientPort:
             await until(lambda: [request.id for request in fate.generated] == ["film-17"])
 
         self.run(fate, work)
-
-    # --- bounds and ends ---------------------------------------------------------------------------------
 
     def test_no_more_than_max_pending_are_sent_before_one_is_answered(self, fate: Fate) -> None:
         gate = Gate()

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from conformance.client_port import ENOUGH, ClientPort, Fate, until
+from conformance.client_parts import ENOUGH, Fate, until
+from conformance.client_port import ClientPort
 from conformance.kafka_responder import Responder, create_topics
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka import TopicPartition as KafkaTopicPartition

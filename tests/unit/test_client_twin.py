@@ -9,7 +9,8 @@ import threading
 from typing import Any
 
 import pytest
-from conformance.client_port import HEAT, ClientPort, Fate, until
+from conformance.client_parts import HEAT, Fate, until
+from conformance.client_port import ClientPort
 
 from headrace.producers.client import Client
 from headrace.producers.sync_client import SyncClient
