@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from packages import TAGS_SCHEMA, write_package
+from packages import write_package
 from waiting import wait_until
 from worker_processes import WorkerProcess, create_topics, traffic
 
@@ -23,7 +23,7 @@ def test_ten_kills_at_random_moments_lose_nothing_and_double_nothing(
     chance = random.Random(seed)
     names = ContractNames(unique_prefix, "tagger", 1)
     create_topics(kafka_bootstrap, names)
-    package = write_package(tmp_path / "package", output=TAGS_SCHEMA)
+    package = write_package(tmp_path / "package")  # free texts differ in length: they finish out of order
     ids = [f"r{number}" for number in range(REQUESTS)]
     # Kill once so many results are there, each time a random number later: in the middle of something.
     marks = sorted(chance.sample(range(1, REQUESTS - 20), KILLS))
