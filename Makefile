@@ -1,7 +1,7 @@
 # `make` prints what there is. Nothing has to be installed beforehand but Python (3.11 to 3.14, with venv).
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check soak bench up install install-light lock clean distclean
+.PHONY: help demo test check soak bench chaos nemesis up install install-light lock clean distclean
 SHELL := /bin/sh
 
 ENGINE ?= vllm
@@ -43,6 +43,17 @@ soak: ## property tests with 5,000 examples each, and the long tests
 bench: ## what the path through Kafka costs, as ratios
 	@$(INSTALL) light $(ENGINE_SETS)
 	"$(BIN)/headrace" bench path
+
+chaos: ## half a minute of killed workers on a real Kafka, and whether anything was lost (SEED=1)
+	@$(INSTALL) light
+	@exec "$(BIN)/python" -m headrace.ops.chaos $(if $(SEED),--seed $(SEED))
+
+nemesis: ## kill, freeze and cut workers and brokers, then count (SEED, MINUTES, WORKERS, RATE, ORDER=key, VLLM=n, BREAK)
+	@$(INSTALL) light $(if $(filter-out 0,$(VLLM)),engine-cpu) dev
+	@PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}" exec "$(BIN)/python" -m nemesis \
+		$(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(WORKERS),--workers $(WORKERS)) \
+		$(if $(RATE),--rate $(RATE)) $(if $(ORDER),--order $(ORDER)) $(if $(VLLM),--vllm $(VLLM)) \
+		$(if $(BREAK),--break $(BREAK)) $(if $(KINDS),--kinds "$(KINDS)")
 
 install: ## the virtual environment with everything; the other targets do this themselves
 	@$(INSTALL) light $(ENGINE_SETS) dev

@@ -61,3 +61,16 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def processes_of_sessions(sessions: set[int]) -> dict[int, str]:
+    """The processes that are left of these sessions, with their commands (Linux)."""
+    found: dict[int, str] = {}
+    for pid, command in _commands().items():
+        try:
+            state, _, _, session = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[:4]
+        except OSError:
+            continue  # it ended while we looked
+        if state != "Z" and int(session) in sessions:
+            found[pid] = command
+    return found

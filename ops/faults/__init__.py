@@ -1,0 +1,1 @@
+"""Faults and their verdict: what `make chaos` and the nemesis share."""
