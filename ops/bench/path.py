@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from headrace.ops.bench.ground import BenchFailed, cpu_seconds, rss_bytes
 from headrace.ops.bench.traffic import Load, Seen
 from headrace.ops.worker_process import WorkerProcess
-from headrace.schemas.errors import HeadraceError
 from headrace.schemas.messages import Sampling
 from headrace.schemas.package import load_package
 from headrace.schemas.settings import Settings
@@ -36,12 +36,6 @@ from headrace.workers.worker import Worker
 
 PARTITIONS = 4
 READY_WITHIN_S = 60.0
-
-
-class BenchFailed(HeadraceError):
-    """A measurement could not be made."""
-
-    code = "bench_failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,31 +169,18 @@ def front_end(
     ) as worker:
         worker.wait_ready(READY_WITHIN_S)
         asyncio.run(_traffic(_load(settings, tenth, prompts, 16, decode=False)))
-        cpu_s, rss, began = _cpu_s(worker), _rss(worker), time.perf_counter()
+        cpu_s, rss, began = cpu_seconds(worker), rss_bytes(worker), time.perf_counter()
         on_progress(f"{tenth} requests served: {rss / 1e6:.0f} MB")
         rest = requests - tenth
         seen = asyncio.run(_traffic(_load(settings, rest, prompts, 16, decode=False)))
         if seen.results != rest:
             raise BenchFailed(f"{seen.results} of {rest} results came")
-        spent_s = _cpu_s(worker) - cpu_s
-        cost = Cost(requests, spent_s / rest * 1e6, rest / (time.perf_counter() - began), rss, _rss(worker))
+        spent_s = cpu_seconds(worker) - cpu_s
+        cost = Cost(
+            requests, spent_s / rest * 1e6, rest / (time.perf_counter() - began), rss, rss_bytes(worker)
+        )
         worker.stop(READY_WITHIN_S)
     return cost
-
-
-def _cpu_s(worker: WorkerProcess) -> float:
-    return _of_process(worker, "process_cpu_seconds_total")
-
-
-def _rss(worker: WorkerProcess) -> float:
-    return _of_process(worker, "process_resident_memory_bytes")
-
-
-def _of_process(worker: WorkerProcess, name: str) -> float:
-    value = worker.metric(name)
-    if not value:
-        raise BenchFailed(f"{name} is not on the worker's page: prometheus_client knows it on Linux only")
-    return value
 
 
 class _worker:  # noqa: N801 (used as a function)

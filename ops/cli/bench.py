@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.ops.cli.bench_scenarios import interactive, long_request, moves
+
 if TYPE_CHECKING:
     from headrace.ops.bench.path import Cost, Pair
     from headrace.schemas.settings import Settings
-
-PACKAGE = 'model = "bench"\nversion = "1"\ncontract = 1\nweights = "none/none"\n'
 
 
 @click.group()
 def bench() -> None:
     """Measure, as ratios within one run."""
+
+
+bench.add_command(moves)
+bench.add_command(long_request)
+bench.add_command(interactive)
 
 
 @bench.command(
@@ -67,6 +72,7 @@ def path(
     """
     from headrace.ops.bench import path as measuring
     from headrace.ops.bench import stages
+    from headrace.ops.bench.ground import PACKAGE, prompt_of
     from headrace.ops.broker import BrokerNeeds, find_or_start
     from headrace.schemas.settings import Settings
 
@@ -85,7 +91,7 @@ def path(
             bootstrap_servers=broker.bootstrap_servers, prefix="bench", metrics_port=0
         )
         if not skip_engine:
-            prompts = [_prompt(number, prompt_words) for number in range(requests)]
+            prompts = [prompt_of(number, prompt_words) for number in range(requests)]
             measured = asyncio.run(_throughput(settings, place, model, prompts, max_tokens, pairs, say))
             median, least, most = measuring.median_and_spread(measured)
             found["throughput"] = {
@@ -139,13 +145,6 @@ async def _throughput(
         )
     finally:
         await engine.shutdown()
-
-
-def _prompt(number: int, words: int) -> str:
-    """A prompt unlike the others, of about so many words."""
-    return " ".join(
-        f"{'abcdefghij'[(number * 7 + place * 3) % 10]}{number + place}" for place in range(words)
-    )
 
 
 def _cost(cost: Cost) -> dict[str, float]:
