@@ -1,17 +1,27 @@
-"""Which member of a group serves which unit: partition n of all its topics.
-
-`assign_units` decides and is pure. `UnitAssignor` is what kafka-python runs: each member tells the leader
-what it claims, and the leader, whichever member that is, tells each what it gets.
+"""kafka-python's port to `sharing`: each member tells the leader what it claims, and the leader, whichever
+member that is, tells each what it gets and what of it to drain.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
+from headrace.consumers.claims import Told, decode_claim, decode_told, encode_claim, encode_told
+from headrace.consumers.sharing import (
+    Assigned,
+    Claim,
+    Plan,
+    assign_units,
+    holders_after,
+    keep_units,
+    lowest_offset_format,
+    newest_plan,
+)
 from headrace.consumers.untyped_kafka import (
     AbstractPartitionAssignor,
     ConsumerProtocolAssignment,
@@ -21,121 +31,152 @@ from headrace.consumers.untyped_kafka import (
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
 # The name carries the version, so that old and new workers in one group agree on one that both know.
 NAME = "headrace-1"
 # Subscriptions from version 2 on have the owned partitions and their generation beside our own data.
 PROTOCOL_VERSION = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a member says of itself when it joins."""
-
-    slot: str
-    version: str = ""  # of the model that it serves
-    capacity: int = 1  # requests that it can have in flight
-    generation: int = -1  # the one in which it got what it owns
-    owned: frozenset[int] = frozenset()  # units
-
-
-def assign_units(members: Mapping[str, Claim], units: int) -> dict[str, list[int]]:
-    """Share out units 0 to `units - 1`, by member id.
-
-    Equal shares, within one, and as few units move as that allows. A unit that a member claims is never
-    given to another: a member with more than its share keeps its share alone, lets the rest go, and the
-    next round gives that away. Where two claim one unit, the claim of the higher generation holds, the
-    other is from a past life. A claimed unit that is not below `units` stays where it is (the leader may
-    not have heard of it yet).
-    """
-    order = sorted(members, key=lambda member: (members[member].slot, member))
-    holders = _holders(members, order)
-    held: dict[str, list[int]] = {member: [] for member in order}
-    beyond: dict[str, list[int]] = {member: [] for member in order}
-    for unit, member in sorted(holders.items()):
-        (held if unit < units else beyond)[member].append(unit)
-    share = _shares(held, units)
-    assigned = {member: held[member][: share[member]] for member in order}
-    for unit in range(units):
-        if unit not in holders:
-            member = max(order, key=lambda member: share[member] - len(assigned[member]), default=None)
-            if member is not None:
-                assigned[member].append(unit)
-    return {member: sorted(assigned[member] + beyond[member]) for member in order}
-
-
-def _holders(members: Mapping[str, Claim], order: Sequence[str]) -> dict[int, str]:
-    """The member that holds each claimed unit."""
-    holders: dict[int, str] = {}
-    for member in sorted(order, key=lambda member: members[member].generation):
-        holders.update(dict.fromkeys(members[member].owned, member))
-    return holders
-
-
-def _shares(held: Mapping[str, Sequence[int]], units: int) -> dict[str, int]:
-    """How many units each member is to have: those who hold most get the larger shares, so that fewest
-    move."""
-    if not held:
-        return {}
-    least, larger = divmod(units, len(held))
-    by_holding = sorted(held, key=lambda member: -len(held[member]))
-    return {member: least + (place < larger) for place, member in enumerate(by_holding)}
-
-
-# --- kafka-python's port
-# ------------------------------------------------------------------------------------------
+# While anything is unowned or drained, the leader calls for another round this often.
+LOOK_AGAIN_S = 30.0
+# The newest format of offset metadata that this version of Headrace reads.
+READS_OFFSET_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
     id: str
     claim: Claim
-    incarnation: str
     topics: frozenset[str]
-    owned: frozenset[tuple[str, int]]  # partitions, as the client itself lists them
+    owned: frozenset[tuple[str, int]]  # partitions
 
 
 class UnitAssignor(AbstractPartitionAssignor):
-    """The cooperative assignor `headrace-1` of one process, which is one incarnation of its slot."""
+    """The cooperative assignor `headrace-1` of one process, which is one incarnation of its slot.
+
+    kafka-python calls it on its IO thread, `on_assignment` and `lost` while the consumer thread waits in a
+    poll. `offer_plan` is for any thread, the rest for the consumer thread.
+    """
 
     name = NAME
 
-    def __init__(self, *, slot: str, incarnation: str, version: str, capacity: int) -> None:
-        self._slot = slot
-        self._incarnation = incarnation
-        self._version = version
-        self._capacity = capacity
-        self._owned: list[tuple[str, int]] = []
+    def __init__(
+        self,
+        *,
+        slot: str,
+        incarnation: str,
+        version: str,
+        capacity: int,
+        reads_offset_format: int = READS_OFFSET_FORMAT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`capacity`: requests that can be in flight; `clock`: monotonic seconds."""
+        self._self = Claim(slot, incarnation, version, capacity, reads_offset_format)
+        self._clock = clock
+        self._owned: frozenset[tuple[str, int]] = frozenset()
         self._generation = -1
-        self._told_to_rejoin = False
-        self._wants_rejoin = False
+        self._told = Told()
+        self._drain: frozenset[int] = frozenset()
+        self._predecessors: dict[int, str] = {}
+        self._released: frozenset[int] = frozenset()
+        self._known_released: frozenset[int] = frozenset()  # to the leader, as of the last join
+        self._reopened: frozenset[int] = frozenset()
+        self._leaving = False
+        self._plan: Plan | None = None
+        self._plan_lock = threading.Lock()
+        self._rejoin_wished = threading.Event()
+        self._rejoined_for_plan = -1  # its revision
+        self._rejoined_for_incarnation = False
+        self._leads = False  # it has assigned in the round under way, or else in the last
+        self._look_again_at: float | None = None
+
+    # --- what this member has ---
 
     @property
     def units(self) -> frozenset[int]:
-        """The units that this member was last given."""
-        return frozenset(partition for _, partition in self._owned)
+        """The units that this member owns: assigned and not released."""
+        return _units(self._owned) - self._released
+
+    @property
+    def draining(self) -> frozenset[int]:
+        """The owned units that are to be drained and then released, by the latest assignment."""
+        return self._drain & self.units
+
+    @property
+    def lowest_offset_format(self) -> int:
+        """The newest format of offset metadata that every member reads; 1 while that is not known."""
+        return self._told.lowest_offset_format
+
+    @property
+    def plan(self) -> Plan | None:
+        """The newest plan known here."""
+        return self._plan
+
+    def predecessor(self, unit: int) -> str | None:
+        """The slot that may have left a transaction open over this unit; None: no such slot, or it lives."""
+        return self._predecessors.get(unit)
+
+    # --- what it wants ---
+
+    def release(self, units: Collection[int]) -> None:
+        """No longer claim these. The group learns of it with the next join."""
+        self._released |= self.units & frozenset(units)
+
+    def leave(self) -> None:
+        """Want nothing any more: from the next join on, what is owned is to be drained. For good."""
+        self._leaving = True
+
+    def offer_plan(self, plan: Plan) -> None:
+        """Make a plan known to the group, unless a newer one is known. From any thread."""
+        with self._plan_lock:
+            if self._plan is None or plan.revision > self._plan.revision:
+                self._plan = plan
+                self._rejoined_for_plan = plan.revision
+                self._rejoin_wished.set()
+
+    def take_reopened(self) -> frozenset[int]:
+        """Units that were released and are owned again, or still: a new tenure each. Each is told once."""
+        reopened, self._reopened = self._reopened, frozenset()
+        return reopened
+
+    def take_rejoin_wish(self) -> bool:
+        """Whether this member should join once more. True once for each reason."""
+        now = self._clock()
+        if self._look_again_at is not None and now >= self._look_again_at:
+            self._look_again_at = now + LOOK_AGAIN_S
+            self._rejoin_wished.set()
+        if not self._rejoin_wished.is_set():
+            return False
+        self._rejoin_wished.clear()
+        return True
+
+    # --- kafka-python's port, as a member ---
 
     def supported_protocols(self) -> list[Any]:
         return [RebalanceProtocol.COOPERATIVE]
 
     def metadata(self, topics: Iterable[str]) -> Any:
         """What this member tells the leader."""
-        said = {
-            "f": FORMAT,
-            "slot": self._slot,
-            "incarnation": self._incarnation,
-            "version": self._version,
-            "capacity": self._capacity,
-            "generation": self._generation,
-            "own": sorted(self.units),
-        }
+        released = self._known_released = self._released
+        self._leads = False
+        units = _units(self._owned) - released
+        me = self._self
+        claim = Claim(
+            me.slot,
+            me.incarnation,
+            me.version,
+            me.capacity,
+            me.reads_offset_format,
+            draining=self._drain & units,
+            leaving=self._leaving,
+            plan=self._plan,
+            holders=self._told.holders,
+        )
         return ConsumerProtocolSubscription(
             version=PROTOCOL_VERSION,
             topics=sorted(topics),
-            user_data=json.dumps(said).encode(),
+            user_data=encode_claim(claim),
             owned_partitions=[
                 ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
-                for topic, partitions in _by_topic(self._owned)
+                for topic, partitions in _by_topic(each for each in self._owned if each[1] not in released)
             ],
             generation_id=self._generation,
         )
@@ -145,123 +186,130 @@ class UnitAssignor(AbstractPartitionAssignor):
 
         A process that restarts within its session gets its predecessor's assignment without the leader's
         knowledge, and if the predecessor led, nobody leads any more: it joins once more then, which the
-        leader cannot overlook.
+        leader cannot overlook. What was released after the leader was told what is claimed stays released if
+        it is to be drained still; whatever else was released and comes is open again.
         """
-        self._owned = [(tp.topic, tp.partition) for tp in assignment.partitions()]
+        before = self.units
+        self._owned = frozenset((tp.topic, tp.partition) for tp in assignment.partitions())
         self._generation = generation
-        made_for = _decode(assignment.user_data)
-        meant_for = (made_for.get("incarnation"), made_for.get("version"))
-        if meant_for != (self._incarnation, self._version) and not self._told_to_rejoin:
-            self._told_to_rejoin = self._wants_rejoin = True
+        self._told = told = decode_told(assignment.user_data)
+        units = _units(self._owned)
+        meant_for_us = (told.incarnation, told.version) == (self._self.incarnation, self._self.version)
+        self._drain = told.drain & units if meant_for_us else frozenset()
+        unheard = self._released - self._known_released
+        reopened = (self._released & units) - (unheard & self._drain)
+        self._released = self._released & units - reopened
+        self._reopened = self._reopened & units | reopened
+        given = (units - before) | reopened
+        self._predecessors = {
+            unit: predecessor
+            for found, which in ((self._predecessors, units - given), (told.predecessors, given))
+            for unit, predecessor in found.items()
+            if unit in which
+        }
+        if not self._leads:
+            self._look_again_at = None
+        self._learn_plan(told.plan)
+        if not meant_for_us and not self._rejoined_for_incarnation:
+            self._rejoined_for_incarnation = True
+            self._rejoin_wished.set()
+
+    def _learn_plan(self, followed: Plan | None) -> None:
+        with self._plan_lock:
+            known = -1 if self._plan is None else self._plan.revision
+            used = -1 if followed is None else followed.revision
+            if used > known:
+                self._plan = followed
+            elif used < known and self._rejoined_for_plan < known:
+                self._rejoined_for_plan = known
+                self._rejoin_wished.set()
 
     def lost(self) -> None:
         """The membership was lost: nothing is owned, and nothing claimed."""
-        self._owned = []
+        self._owned = frozenset()
+        self._drain = self._released = self._reopened = frozenset()
         self._generation = -1
+        self._told = Told()
+        self._predecessors = {}
+        self._look_again_at = None
 
-    def take_rejoin_wish(self) -> bool:
-        """Whether this member should join once more. True once."""
-        wish, self._wants_rejoin = self._wants_rejoin, False
-        return wish
+    # --- and as the leader ---
 
     def assign(self, cluster: Any, members: Sequence[Any]) -> dict[str, Any]:
         """What each member gets; run by the leader. Never raises: that would end the leader's poll."""
-        told = [_member(member) for member in members]
+        told = {member.member_id: _member(member) for member in members}
+        claims = {member.id: member.claim for member in told.values()}
+        counts: dict[str, int] = {}
         try:
-            given = _assign(cluster, told)
+            counts = _partition_counts(cluster, told.values())
+            given = assign_units(claims, max(counts.values(), default=0))
+            holders = holders_after(claims, given)
+            settled = _is_settled(given, counts)
         except Exception:  # whatever it is, the group must go on
             logger.exception("assigning units failed: every member keeps what it has")
-            given = _keep_claims(told)
+            given, holders, settled = keep_units(claims), {}, False
+        self._leads = True
+        self._look_again_at = None if settled else self._clock() + LOOK_AGAIN_S
+        plan, format_ = newest_plan(claims), lowest_offset_format(claims)
         return {
             member.id: ConsumerProtocolAssignment(
-                PROTOCOL_VERSION, _by_topic(given[member.id]), _echo(member)
+                PROTOCOL_VERSION,
+                _by_topic(_partitions(member, given[member.id].units, counts)),
+                encode_told(
+                    Told(
+                        incarnation=member.claim.incarnation,
+                        version=member.claim.version,
+                        plan=plan,
+                        drain=given[member.id].drain,
+                        predecessors=given[member.id].predecessors,
+                        holders=holders,
+                        lowest_offset_format=format_,
+                    )
+                ),
             )
-            for member in told
+            for member in told.values()
         }
 
 
-def _assign(cluster: Any, members: Sequence[_Member]) -> dict[str, list[tuple[str, int]]]:
-    topics = sorted({topic for member in members for topic in member.topics})
-    # None: the leader has not heard of the topic yet, or there is none of that name.
-    counts = {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics}
-    units = assign_units({member.id: member.claim for member in members}, max(counts.values(), default=0))
-    return {
-        member.id: [
-            (topic, unit)
-            for topic in topics
-            for unit in units[member.id]
-            if topic in member.topics and (unit < counts[topic] or (topic, unit) in member.owned)
-        ]
-        for member in members
-    }
-
-
-def _keep_claims(members: Sequence[_Member]) -> dict[str, list[tuple[str, int]]]:
-    """Everything stays with the member that got it last."""
-    holders: dict[tuple[str, int], str] = {}
-    for member in sorted(members, key=lambda member: member.claim.generation):
-        holders.update(dict.fromkeys(member.owned, member.id))
-    return {
-        member.id: sorted(partition for partition, holder in holders.items() if holder == member.id)
-        for member in members
-    }
-
-
 def _member(joining: Any) -> _Member:
-    """What a member said. What cannot be read counts as not said."""
+    """What a member said. What cannot be read counts as not said: then it claims what its client says that it
+    owns, and gives way to whoever of us claims that too."""
     subscription = joining.metadata
     owned = frozenset(
         (topic.topic, partition)
         for topic in subscription.owned_partitions or ()
         for partition in topic.partitions
     )
-    said = _decode(subscription.user_data)
-    claim = _claim(said)
-    if claim is None:
-        slot = joining.group_instance_id or joining.member_id
-        units = frozenset(partition for _, partition in owned)
-        claim = Claim(slot, generation=subscription.generation_id, owned=units)
-    incarnation = said.get("incarnation")
-    return _Member(
-        joining.member_id,
-        claim,
-        incarnation if isinstance(incarnation, str) else "",
-        frozenset(subscription.topics),
-        owned,
-    )
+    claim = decode_claim(
+        subscription.user_data, owned=_units(owned), generation=subscription.generation_id
+    ) or Claim(joining.group_instance_id or joining.member_id, owned=_units(owned))
+    return _Member(joining.member_id, claim, frozenset(subscription.topics), owned)
 
 
-def _claim(said: Mapping[str, Any]) -> Claim | None:
-    slot, version = said.get("slot"), said.get("version")
-    capacity, generation, own = said.get("capacity"), said.get("generation"), said.get("own")
-    if said.get("f") != FORMAT or not isinstance(slot, str) or not isinstance(version, str):
-        return None
-    if not _is_int(capacity) or not _is_int(generation) or not isinstance(own, list):
-        return None
-    units = cast("list[Any]", own)
-    if not all(_is_int(unit) and unit >= 0 for unit in units):
-        return None
-    return Claim(slot, version, cast("int", capacity), cast("int", generation), frozenset(units))
+def _partition_counts(cluster: Any, members: Iterable[_Member]) -> dict[str, int]:
+    topics = sorted({topic for member in members for topic in member.topics})
+    # None: the leader has not heard of the topic yet, or there is none of that name.
+    return {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics}
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_settled(given: Mapping[str, Assigned], counts: Mapping[str, int]) -> bool:
+    """Whether every topic is known, and every unit has an owner who may keep it."""
+    owned = {unit for assigned in given.values() for unit in assigned.units}
+    unowned = set(range(max(counts.values(), default=0))) - owned
+    return all(counts.values()) and not unowned and not any(assigned.drain for assigned in given.values())
 
 
-def _echo(member: _Member) -> bytes:
-    """Whom the assignment was made for, so that another incarnation of the slot sees that it was not."""
-    return json.dumps(
-        {"f": FORMAT, "incarnation": member.incarnation, "version": member.claim.version}
-    ).encode()
+def _partitions(member: _Member, units: Iterable[int], counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return [
+        (topic, unit)
+        for topic in sorted(member.topics)
+        for unit in units
+        if unit < counts.get(topic, 0) or (topic, unit) in member.owned
+    ]
 
 
-def _decode(user_data: bytes | None) -> dict[str, Any]:
-    """The object in it; {} for anything else."""
-    try:
-        found: Any = json.loads(user_data or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+def _units(partitions: Iterable[tuple[str, int]]) -> frozenset[int]:
+    return frozenset(partition for _, partition in partitions)
 
 
 def _by_topic(partitions: Iterable[tuple[str, int]]) -> list[tuple[str, list[int]]]:

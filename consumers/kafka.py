@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from headrace.consumers.changes import Changes, GroupAssignor
 from headrace.consumers.connection import client_options, connect
 from headrace.consumers.group import (
     committed_points,
@@ -20,9 +21,6 @@ from headrace.consumers.group import (
 )
 from headrace.consumers.kafka_client import FetchingConsumer, kafka_partition
 from headrace.consumers.records import CommitPoint, GroupMetadata, Poll, Record, TopicPartition
-from headrace.consumers.untyped_kafka import (
-    ConsumerRebalanceListener,
-)
 from headrace.consumers.untyped_kafka import errors as kafka_errors
 from headrace.schemas.errors import KafkaFailed, KafkaUnavailable, SlotTaken, StaleGeneration
 
@@ -35,8 +33,8 @@ __all__ = ["GroupAssignor", "RequestConsumer", "TailReader", "read_committed_off
 
 logger = logging.getLogger(__name__)
 
-# A fetch without data is answered after this: a resumed partition waits for the one under way.
-FETCH_MAX_WAIT_MS = 50
+# A fetch of all partitions without data is answered after this; offset requests to that broker wait for it.
+FETCH_MAX_WAIT_MS = 250
 # Where nothing is ever paused, an answer comes as soon as there is something: the longer the cheaper.
 TAIL_FETCH_MAX_WAIT_MS = 500
 # A member that has not polled for this long leaves the group.
@@ -45,49 +43,6 @@ CALL_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 5.0
 
 Isolation = Literal["read_committed", "read_uncommitted"]
-
-
-class GroupAssignor(Protocol):
-    """What the consumer needs of its assignor beyond kafka-python's port."""
-
-    def lost(self) -> None:
-        """The membership was lost, and with it everything that was assigned."""
-        ...
-
-    def take_rejoin_wish(self) -> bool:
-        """Whether the member should join again since its assignment was made for somebody else. True once."""
-        ...
-
-
-class _Changes(ConsumerRebalanceListener):
-    """Notes what a rebalance took and gave. Runs on the client's IO thread: it must not block, and does
-    not."""
-
-    def __init__(self, assignor: GroupAssignor) -> None:
-        self.revoked: set[TopicPartition] = set()
-        self.assigned: set[TopicPartition] = set()
-        self._reported: set[TopicPartition] = set()
-        self._assignor = assignor
-
-    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-        gone = {TopicPartition(*tp) for tp in revoked}
-        self.assigned -= gone
-        self.revoked |= gone & self._reported
-
-    def on_partitions_lost(self, lost: Iterable[Any]) -> None:
-        self._assignor.lost()
-        self.on_partitions_revoked(lost)
-
-    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-        self.assigned |= {TopicPartition(*tp) for tp in assigned}
-
-    def take(self) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
-        """What is to be reported now: revoked, assigned."""
-        revoked, assigned = frozenset(self.revoked), frozenset(self.assigned)
-        self._reported = (self._reported - revoked) | assigned
-        self.revoked.clear()
-        self.assigned.clear()
-        return revoked, assigned
 
 
 class RequestConsumer:
@@ -124,7 +79,7 @@ class RequestConsumer:
                 max_poll_interval_ms=max(MAX_POLL_INTERVAL_MS, settings.session_timeout_ms),
             )
         self._coordinator: Any = self._client.coordinator
-        self._changes = _Changes(self._assignor)
+        self._changes = Changes(self._assignor)
         self._client.subscribe(list(topics), listener=self._changes)
         self._metadata = self._read_metadata()
 
@@ -136,10 +91,12 @@ class RequestConsumer:
         Raises SlotTaken when another process has this slot, KafkaFailed for what waiting cannot mend.
         """
         deadline = time.monotonic() + timeout_s
+        draining = self._assignor.draining
         while True:
             poll = self._poll_once(max_records)
             remaining = deadline - time.monotonic()
-            if poll or self._woken or remaining <= 0:
+            told = self._assignor.draining != draining
+            if poll or told or self._woken or remaining <= 0:
                 self._woken = False
                 self._metadata = self._read_metadata()
                 return poll
@@ -155,8 +112,45 @@ class RequestConsumer:
         except KafkaUnavailable as error:
             self._client.outage(error)
             records, out_of_range = {}, {}
+        if reopened := self._partitions_of(self._assignor.take_reopened()):
+            self._client.forget(reopened)
+            self._changes.reopened(reopened)
         revoked, assigned = self._changes.take()
         return Poll(revoked, assigned, records, out_of_range)
+
+    def draining(self) -> frozenset[int]:
+        """The units that are to be drained and then released: all of them, as of the last poll. One that is
+        no longer among them is to be served on as if nothing had been."""
+        return self._assignor.draining
+
+    def release(self, units: Collection[int]) -> None:
+        """Claim these units no longer, and join again: everything of them is committed.
+
+        Nothing more of them is returned. A later poll reports their partitions revoked, or, where they have
+        come back or have stayed, revoked and assigned. Those that are not owned are passed over.
+        """
+        released = self._assignor.units & frozenset(units)
+        if released:
+            self._assignor.release(released)
+            self._client.forget(self._partitions_of(released))
+            self.rejoin()
+
+    def leave(self) -> None:
+        """Want no units any more, and join again: what is owned is to be drained then. For good."""
+        self._assignor.leave()
+        self.rejoin()
+
+    def predecessor(self, unit: int) -> str | None:
+        """The slot that had an assigned unit before and may have left a transaction open over it: it is no
+        member any more. None: there is no such slot."""
+        return self._assignor.predecessor(unit)
+
+    def lowest_offset_format(self) -> int:
+        """The newest format of offset metadata that every member reads; 1 while that is not known."""
+        return self._assignor.lowest_offset_format
+
+    def _partitions_of(self, units: frozenset[int]) -> list[TopicPartition]:
+        return [TopicPartition(*tp) for tp in self._client.assignment() if tp.partition in units]
 
     def wake_up(self) -> None:
         """Make a poll that is waiting, or else the next one, return early. From any thread."""
@@ -193,8 +187,9 @@ class RequestConsumer:
         return committed_points(self._client, self._group, partitions, deadline_s)
 
     def start_at(self, tp: TopicPartition, offset: int) -> None:
-        """Read an assigned partition from this offset on. Raises KafkaFailed if it is not assigned."""
-        if kafka_partition(tp) not in self._client.assignment():
+        """Read an assigned partition from this offset on. Raises KafkaFailed if it is not assigned, or was
+        released."""
+        if kafka_partition(tp) not in self._client.assignment() or tp.partition not in self._assignor.units:
             raise KafkaFailed(f"{tp.topic}-{tp.partition} is not assigned to slot {self._slot}")
         self._client.seek(kafka_partition(tp), offset)
 
@@ -246,7 +241,10 @@ class RequestConsumer:
 
     def _read_metadata(self) -> GroupMetadata:
         found: Any = self._coordinator.group_metadata()
-        return GroupMetadata(found.group_id, found.generation_id, found.member_id, found.group_instance_id)
+        joins = self._coordinator.joins
+        return GroupMetadata(
+            found.group_id, found.generation_id, found.member_id, found.group_instance_id, joins
+        )
 
     def _refuse_when_fenced(self) -> None:
         if self._coordinator.fenced:

@@ -8,6 +8,7 @@ whose inner workings it leans on (`PRIVATE_ATTRIBUTES`, held by a test).
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.consumers.connection import METADATA_OPTIONS, OutageLog
@@ -28,13 +29,31 @@ if TYPE_CHECKING:
 # methods.
 PRIVATE_ATTRIBUTES = {
     "consumer": ("_client", "_cluster", "_coordinator", "_fetcher", "_subscription"),
-    "fetcher": ("fetched_records", "maybe_validate_positions", "send_fetches", "validate_offsets_if_needed"),
+    "fetcher": (
+        "_fetchable_partitions",
+        "_manager",
+        "_next_partition_records",
+        "_nodes_with_pending_fetch_requests",
+        "_paused_partition_records",
+        "_select_read_replica",
+        "_send_fetches_async",
+        "config",
+        "fetched_records",
+        "maybe_validate_positions",
+        "validate_offsets_if_needed",
+    ),
     "subscription": ("assignment", "assigned_partitions"),
-    "coordinator": ("_handle_metadata_update",),
+    "coordinator": ("_handle_metadata_update", "coordinator_unknown", "need_rejoin", "poll_heartbeat"),
 }
 
-# A wait ends at the latest after this: heartbeats may have brought news for which nobody wakes us.
-LONGEST_WAIT_S = 0.1
+# While a broker, a leader or the membership is waited for, of which nobody tells us, it is looked for this often.
+LOOK_AGAIN_S = 0.1
+# With fetches of all partitions under way there is nothing to look for: what they bring, and what heartbeats
+# bring, is told.
+LONGEST_WAIT_S = 0.5
+# How long a broker may hold back a fetch without data that leaves partitions out (paused, or still to be taken):
+# those are fetched only after it.
+PARTIAL_FETCH_MAX_WAIT_MS = 50
 
 
 def kafka_partition(tp: TopicPartition) -> Any:
@@ -54,6 +73,12 @@ class FetchingConsumer(KafkaConsumer):
         stock.__init__(**configs)
         self._cluster.config.update(METADATA_OPTIONS)
         self._news = threading.Event()
+        # Whether there may be something to ask for: looking costs a visit to the IO thread and a look at each
+        # partition, which would be most of what an idle worker spends.
+        self._may_ask = True
+        self._settled = False  # a member, and all that can be fetched is being fetched
+        self._look_again_at = 0.0
+        self._fetch_max_wait_ms = int(self._fetcher.config["fetch_max_wait_ms"])
         self._outage = OutageLog(f"group {self.config['group_id']}")
         if self.config["group_id"] is not None:
             self._replace_coordinator()
@@ -74,7 +99,7 @@ class FetchingConsumer(KafkaConsumer):
             assignors=self.config["partition_assignment_strategy"],
             **self.config,
         )
-        self._coordinator.wake = self.wake_up
+        self._coordinator.wake = self._ask_again
 
     def fetch(self, max_records: int) -> tuple[dict[TopicPartition, list[Record]], dict[TopicPartition, int]]:
         """What has arrived, and the position of each partition that its log no longer holds.
@@ -85,45 +110,109 @@ class FetchingConsumer(KafkaConsumer):
         Raises kafka-python's errors.
         """
         out_of_range: dict[TopicPartition, int] = {}
-        if not self._keep_membership() and not self._subscription.assigned_partitions():
+        joined = self._keep_membership()
+        if not joined and not self._subscription.assigned_partitions():
             return {}, out_of_range
-        try:
-            self._fetcher.maybe_validate_positions()
-            self._fetcher.validate_offsets_if_needed()
-        except kafka_errors.LogTruncationError as error:
-            self._forget_positions(error.divergent_offsets, out_of_range)
+        may_ask = self._may_ask or time.monotonic() >= self._look_again_at
+        if may_ask:
+            self._validate_positions(out_of_range)
+        if not self._fetcher._next_partition_records:
+            # What was parked when its partition was paused is taken up again only where this is None, and a drained
+            # one is not: such a partition is neither returned nor fetched, for ever.
+            self._fetcher._next_partition_records = None
         try:
             fetched: tuple[dict[Any, list[Any]], bool] = self._fetcher.fetched_records(max_records)
         except kafka_errors.OffsetOutOfRangeError as error:
             self._forget_positions(error.args[0], out_of_range)
             fetched = {}, False
+            self._ask_again()  # what came with it is taken next
         found, more_is_buffered = fetched
-        if not more_is_buffered:
-            self._ask_for_more()
+        if any(not self._subscription.is_paused(tp) for tp in self._fetcher._paused_partition_records):
+            self._news.set()  # one of those is taken up at a time
+        if more_is_buffered:
+            self._may_ask = True
+        elif found or may_ask:
+            self._ask_for_more(joined)
         records = {TopicPartition(*tp): [_record(each) for each in some] for tp, some in found.items()}
         return records, out_of_range
 
-    def _ask_for_more(self) -> None:
+    def _validate_positions(self, out_of_range: dict[TopicPartition, int]) -> None:
+        """Have positions checked whose partition has got another leader."""
         try:
-            for sent in self._fetcher.send_fetches():
-                sent.add_both(self._fetched)
+            self._fetcher.maybe_validate_positions()
+            self._fetcher.validate_offsets_if_needed()
+        except kafka_errors.LogTruncationError as error:
+            self._forget_positions(error.divergent_offsets, out_of_range)
+
+    def _ask_for_more(self, joined: bool) -> None:
+        self._may_ask = False  # before asking: what happens meanwhile is looked at again
+        try:
+            asked: tuple[list[Any], bool] = self._fetcher._manager.run(self._send_fetches)
         except kafka_errors.RetriableError as error:
             # Raised further, it would lose the records just taken: the position is past them already.
             self._outage.failed(error)
+            asked = [], False
+        sent, everything = asked
+        for fetch in sent:
+            fetch.add_both(self._fetched)
+        self._settled = joined and everything
+        self._look_again_at = time.monotonic() + (LONGEST_WAIT_S if everything else LOOK_AGAIN_S)
+
+    async def _send_fetches(self) -> tuple[list[Any], bool]:
+        """Fetch from each broker that no fetch is under way to; whether all partitions are being fetched then.
+
+        A fetch in which no partition is left out may be held back for long: an answer comes as soon as there
+        is something. On the IO thread, where no fetch can end meanwhile.
+        """
+        fetcher = self._fetcher
+        fetchable: list[Any] = fetcher._fetchable_partitions()
+        everything = len(fetchable) == len(self._subscription.assignment)
+        fetcher.config["fetch_max_wait_ms"] = (
+            self._fetch_max_wait_ms if everything else min(self._fetch_max_wait_ms, PARTIAL_FETCH_MAX_WAIT_MS)
+        )
+        sent: list[Any] = await fetcher._send_fetches_async()
+        if not everything:
+            return sent, False
+        nodes = {fetcher._select_read_replica(tp) for tp in fetchable}
+        return sent, nodes <= fetcher._nodes_with_pending_fetch_requests
 
     def _fetched(self, _: Any) -> None:
+        self._ask_again()
+
+    def _ask_again(self) -> None:
+        """Something may have become ready to be fetched, or to be taken. From any thread."""
+        self._may_ask = True
         self._news.set()
+
+    def seek(self, partition: Any, offset: Any) -> None:
+        _stock(super()).seek(partition, offset)
+        self._may_ask = True
+
+    def resume(self, *partitions: Any) -> None:
+        _stock(super()).resume(*partitions)
+        self._may_ask = True
 
     def _keep_membership(self) -> bool:
         """Whether this is a member in good standing, after what a poll can do for it without waiting."""
+        coordinator = self._coordinator
+        if self.config["group_id"] is None:
+            self._outage.succeeded()
+            return True
         try:
-            joined = self._coordinator.poll(timeout_ms=0)
+            if not coordinator.need_rejoin() and not coordinator.coordinator_unknown():
+                # All that is left of the coordinator's poll, without its visit to the IO thread.
+                coordinator.poll_heartbeat()
+                self._outage.succeeded()
+                return True
+            self._settled = False
+            joined = coordinator.poll(timeout_ms=0)
         except kafka_errors.RetriableError as error:
+            self._settled = False
             self._outage.failed(error)
             return False
         if joined:
             self._outage.succeeded()
-        elif self._coordinator.coordinator_unknown():
+        elif coordinator.coordinator_unknown():
             self._outage.failed(kafka_errors.CoordinatorNotAvailableError())
         return joined
 
@@ -138,9 +227,16 @@ class FetchingConsumer(KafkaConsumer):
             fresh.paused = state.paused
             self._subscription.assignment[tp] = fresh
 
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Put these back to how a newly assigned partition is: not paused, and nothing comes of it before
+        `seek()`, not even what has been fetched. Those not assigned are passed over."""
+        for tp in map(kafka_partition, partitions):
+            if tp in self._subscription.assignment:
+                self._subscription.assignment[tp] = TopicPartitionState()
+
     def wait(self, timeout_s: float) -> None:
         """Until there is news (a fetch or a join has ended, `wake_up()` was called), or the time is over."""
-        self._news.wait(min(timeout_s, LONGEST_WAIT_S))
+        self._news.wait(min(timeout_s, LONGEST_WAIT_S if self._settled else LOOK_AGAIN_S))
         self._news.clear()
 
     def outage(self, error: BaseException) -> None:
@@ -168,6 +264,11 @@ class FetchingConsumer(KafkaConsumer):
         """Where the log ended when it was last fetched."""
         state = self._subscription.assignment.get(tp)
         return None if state is None else state.highwater
+
+
+def _stock(of: Any) -> Any:
+    """`super()` without the types that it does not have."""
+    return of
 
 
 def _record(found: Any) -> Record:

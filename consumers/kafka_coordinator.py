@@ -1,4 +1,4 @@
-"""kafka-python's group coordinator with two defects cured, and a member that learns when it was fenced.
+"""kafka-python's group coordinator with its defects cured, and a member that learns when it was fenced.
 
 Written against kafka-python 3.0.12, whose inner workings it leans on (`PRIVATE_ATTRIBUTES`, held by a
 test); each cure has a test in which the stock client fails, so that it can go once upstream is mended.
@@ -10,7 +10,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.consumers.untyped_kafka import ConsumerCoordinator, MemberState
+from headrace.consumers.untyped_kafka import ConsumerCoordinator, ConsumerProtocolAssignment, MemberState
 from headrace.consumers.untyped_kafka import errors as kafka_errors
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ PRIVATE_ATTRIBUTES = (
     "_net",
     "_on_join_complete_async",
     "_on_join_prepare_async",
+    "_subscription",
 )
 
 # Errors of a join whose side effects (a generation reset, a lost coordinator) were applied when the
@@ -57,6 +58,7 @@ class RequestCoordinator(ConsumerCoordinator):
     def __init__(self, client: Any, subscription: Any, **configs: Any) -> None:
         _stock(super()).__init__(client, subscription, **configs)
         self._join_task: Any = None
+        self.joins = 0  # that were answered
         self.fenced = False  # another process has our group.instance.id
         self.leaves_on_close = False
         self._claims_changed = False
@@ -139,6 +141,7 @@ class RequestCoordinator(ConsumerCoordinator):
 
     async def _complete_join(self, assignment: bytes) -> bool:
         self._join_task = None
+        self.joins += 1
         with self._lock:
             if self.state is not MemberState.REBALANCING or self._generation.is_lost():
                 return False  # the membership was reset after the join's answer: join again
@@ -150,6 +153,11 @@ class RequestCoordinator(ConsumerCoordinator):
         await self._on_join_complete_async(
             self._generation.generation_id, self._generation.member_id, self._generation.protocol, assignment
         )
+        # Where partitions were let go the stock client joins once more, so that others get them. Here a unit
+        # is taken from a member only after it has ceased to claim it: somebody has it already.
+        given = set(ConsumerProtocolAssignment.decode(assignment).partitions())
+        if given == self._subscription.assigned_partitions():
+            self.rejoin_needed = False
         return True
 
     def _join_failed(self, error: Any) -> None:

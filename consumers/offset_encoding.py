@@ -1,26 +1,45 @@
-"""The string that is committed beside an offset: the done set above it and the started mark. Pure.
+"""The string that is committed beside an offset: the done set above it, the started mark, the suspects. Pure.
 
-    h1;<started mark - frontier>;r<done runs, base64url>;<CRC-32, 8 hex digits>
-    h1;<started mark - frontier>;b<bitmap, base64url>;<CRC-32, 8 hex digits>
+    h1;<mark - frontier>;<form><done set, base64url>;<CRC-32, 8 hex digits>
+    h2;<mark - frontier>;<form><done set, base64url>;<suspects, base64url>;<CRC-32, 8 hex digits>
+    h2;<mark - frontier>;<form><done set, base64url>;<CRC-32, 8 hex digits>
 
-`h1` is the version. A *hole* is an offset at or above the frontier that is not done and has a done offset
-above it; with a done set that is not empty the frontier is the first hole. The two forms of the done set:
+`h1` is written where there is no suspect and the mode is `open`: members of an older release read it. `h2`
+says more: the mode, and the suspects if there are any.
 
-`r`: for each hole the number of done offsets between it and the next (after the last hole: the number of
+A *hole* is an offset at or above the frontier that is not done and has a done offset above it; with a done
+set that is not empty the frontier is the first hole. The done set has two forms:
+
+runs: for each hole the number of done offsets between it and the next (after the last hole: the number of
 done offsets there are), a LEB128 varint each. No done set: no bytes.
-`b`: a bit for each offset from frontier + 1 on, 1 for done, the lowest bit of a byte first, no zero byte
+bitmap: a bit for each offset from frontier + 1 on, 1 for done, the lowest bit of a byte first, no zero byte
 at the end.
 
-The shorter is written, `r` where they are equal. The checksum covers the frontier too, so a string that
-was moved to another offset is refused. There is one string for each state: what does not come out again
-letter for letter when it is encoded anew is refused. The empty string is not ours: it stands for "nothing
-above the offset is done".
+The shorter is written, runs where they are equal. One letter tells form and mode:
 
-**The size of `r` never grows when a hole is done.** A hole's run of `a` and the next one's of `b` become
+            open    trial   alone
+    runs    r       s       t
+    bitmap  b       c       d
+
+so that **`h2` without suspects is exactly as long as `h1`**: what fits as `h1` fits with any mode, and the
+suspects take only what is left of the limit. Those that do not fit are left out (see `what_fits`), never
+a part of the done set.
+
+Suspects: the offsets that are not done are numbered from the frontier on (its number is 0), so that what is done among
+them interrupts nothing. For each run of numbers with one and the same suspicion, three or four varints:
+the numbers between the run before and this one, its length - 1, `(deaths - 1) * 4 + 2 * (alone > 0) +
+on_trial`, and, where alone > 0, `alone - 1`.
+
+The checksum covers the frontier too, so a string that was moved to another offset is refused. There is one
+string for each state: what does not come out again letter for letter when it is encoded anew is refused.
+The empty string is not ours: it stands for "nothing above the offset is done, and nothing was in flight".
+
+**Runs never grow when a hole is done.** A hole's run of `a` and the next one's of `b` become
 one of `a + 1 + b`, and size(a + 1 + b) <= size(a) + size(b): with sizes i and j, a + 1 + b <= 128**i +
 128**j - 1, which is below 128**i * 128**j = 128**(i + j), since (128**i - 1) * (128**j - 1) > 0. Doing
 the first hole drops its run, doing the last one merges as above. So what fits while all holes are open
-fits whatever completes, in any order.
+fits whatever completes, in any order. By the same inequality a run of suspects that is left out never
+makes the rest longer.
 """
 
 from __future__ import annotations
@@ -28,49 +47,63 @@ from __future__ import annotations
 import base64
 import re
 import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.consumers.suspect_encoding import (
+    NotSuspects,
+    read_suspects,
+    runs_within,
+    suspect_runs,
+    written_runs,
+)
+from headrace.consumers.suspicion import MODES, Mode, Suspicion
+from headrace.consumers.varints import NotNumbers, put_varint, read_varints, varint_size
 from headrace.schemas.errors import OffsetsTooLong, UnreadableOffsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+NEWEST_FORMAT = 2
 END = 2**63 - 1  # Kafka's largest offset
-LARGEST_VARINT = 9  # bytes of a number up to END
 FRAME = len("h1;") + len(str(END)) + len(";r") + len(";01234567")  # characters around the base64url, at most
 SMALLEST_LIMIT = 64  # characters; leaves two holes at any distance from each other
-_FORM = re.compile(r"h1;(0|[1-9][0-9]{0,18});([rb])([A-Za-z0-9_-]*);([0-9a-f]{8})", re.ASCII)
+NO_SUSPECTS: Mapping[int, Suspicion] = MappingProxyType({})
+_RUNS, _BITMAP = "rst", "bcd"  # in the order of MODES
+_FORM = re.compile(
+    r"(h[12]);(0|[1-9][0-9]{0,18});([rstbcd])([A-Za-z0-9_-]*)(?:;([A-Za-z0-9_-]+))?;([0-9a-f]{8})", re.ASCII
+)
+_VERSION = re.compile(r"h([1-9][0-9]{0,8});", re.ASCII)
 
 
 class Progress(NamedTuple):
-    """What a commit says beside the frontier: the started mark, and the done offsets above the frontier.
+    """What a commit says beside the frontier: the started mark, the done offsets above the frontier, the suspects.
 
     `done` is in ascending order; its ranges are neither empty nor adjacent, and begin above the frontier.
+    `suspects` are at or above the frontier and not done, each with at least one death.
     """
 
     started: int
     done: tuple[range, ...] = ()
+    suspects: Mapping[int, Suspicion] = NO_SUSPECTS
+    mode: Mode = "open"
 
 
 class RunSize(NamedTuple):
-    """Bytes of the form `r`, and the number of holes in it."""
+    """Bytes of the done set as runs, and the number of holes in it."""
 
     size: int
     holes: int
 
 
 def payload_budget(limit: int) -> int:
-    """Bytes of a form that fit into a string of `limit` characters, whatever the started mark."""
-    return (limit - FRAME) * 3 // 4
-
-
-def varint_size(number: int) -> int:
-    """Bytes of `number` as a varint."""
-    return max(1, -(-number.bit_length() // 7))
+    """Bytes of a done set that fit into a string of `limit` characters, whatever the mark and the mode."""
+    return _decoded_length(limit - FRAME)
 
 
 def run_size(frontier: int, done: Sequence[range]) -> RunSize:
-    """The size of the form `r`, without making it."""
+    """The size of the done set as runs, without making them."""
     size = holes = 0
     end = frontier
     for run in done:
@@ -81,8 +114,42 @@ def run_size(frontier: int, done: Sequence[range]) -> RunSize:
 
 
 def bitmap_size(frontier: int, end: int) -> int:
-    """Bytes of the form `b` for a done set whose last offset is `end - 1`."""
+    """Bytes of the bitmap for a done set whose last offset is `end - 1`."""
     return max(0, end - frontier - 1 + 7) // 8
+
+
+def undone(frontier: int, done: Sequence[range], end: int) -> Iterator[range]:
+    """What is not done from the frontier on and below `end`: ranges in ascending order, none empty."""
+    start = frontier
+    for run in done:
+        if start >= end:
+            return
+        if run.start > start:
+            yield range(start, min(run.start, end))
+        start = run.stop
+    if start < end:
+        yield range(start, end)
+
+
+def what_fits(frontier: int, progress: Progress, limit: int, newest_format: int) -> Progress:
+    """The part of this state that a string of `limit` characters can say, in a format up to the newest one.
+
+    The done set and the mark always stay. Format 1 has neither suspects nor a mode. Where not all suspects
+    fit, whole runs are left out, the least suspected first: those on trial stay longest, then those with
+    the most deaths, and of two alike the one nearer to the frontier.
+    """
+    if newest_format < 2:
+        return progress._replace(suspects=NO_SUSPECTS, mode="open")
+    if not progress.suspects:
+        return progress
+    done = progress.done
+    size = min(run_size(frontier, done).size, bitmap_size(frontier, done[-1].stop)) if done else 0
+    fixed = len("h2;") + len(str(progress.started - frontier)) + len(";r") + len(";") + len(";01234567")
+    runs = suspect_runs(progress.suspects, frontier, done)
+    kept = runs_within(runs, _decoded_length(limit - fixed - _encoded_length(size)))
+    if len(kept) == len(runs):
+        return progress
+    return progress._replace(suspects={offset: run.suspicion for run in kept for offset in run.offsets})
 
 
 def encode(frontier: int, progress: Progress, limit: int) -> str:
@@ -91,10 +158,13 @@ def encode(frontier: int, progress: Progress, limit: int) -> str:
     runs = run_size(frontier, done).size
     bits = bitmap_size(frontier, done[-1].stop) if done else 0
     if min(runs, bits) > limit:  # checked before anything of that size is made
-        raise _too_long(frontier, min(runs, bits) * 4 // 3, limit)
-    form, payload = ("r", _runs(frontier, done)) if runs <= bits else ("b", _bitmap(frontier, done))
-    text = base64.urlsafe_b64encode(payload).rstrip(b"=").decode()
-    body = f"h1;{progress.started - frontier};{form}{text}"
+        raise _too_long(frontier, _encoded_length(min(runs, bits)), limit)
+    letters, payload = (_RUNS, _runs(frontier, done)) if runs <= bits else (_BITMAP, _bitmap(frontier, done))
+    version = "h2" if progress.suspects or progress.mode != "open" else "h1"
+    letter = letters[MODES.index(progress.mode)]
+    body = f"{version};{progress.started - frontier};{letter}{_base64(payload)}"
+    if progress.suspects:
+        body += f";{_base64(written_runs(suspect_runs(progress.suspects, frontier, done)))}"
     encoded = f"{body};{_checksum(frontier, body)}"
     if len(encoded) > limit:
         raise _too_long(frontier, len(encoded), limit)
@@ -105,22 +175,38 @@ def decode(metadata: str, frontier: int, limit: int) -> Progress:
     """What a committed string says. Raises UnreadableOffsets for any that `encode` would not have written."""
     if metadata == "":
         return Progress(started=frontier)
+    version = _VERSION.match(metadata)
+    if version is not None and int(version[1]) > NEWEST_FORMAT:
+        raise _unreadable(
+            f"a newer release of Headrace wrote it (format h{version[1]}, this one reads up to h{NEWEST_FORMAT}); "
+            "run that release"
+        )
     if len(metadata) > limit:
         raise _unreadable(f"{len(metadata)} characters, more than {limit}")
     match = _FORM.fullmatch(metadata)
     if match is None:
-        raise _unreadable("not of the form h1;<mark>;<done set>;<checksum>")
-    ahead, form, text, checksum = match.groups()
+        raise _unreadable("not of the form h1;<mark>;<done set>;<checksum> or h2;...")
+    _, ahead, letter, done_set, suspects, checksum = match.groups()
     if _checksum(frontier, metadata.rpartition(";")[0]) != checksum:
         raise _unreadable(f"its checksum is not that of this string at offset {frontier}")
-    payload = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) if len(text) % 4 != 1 else b""
-    read = _read_runs if form == "r" else _read_bitmap
-    progress = Progress(started=frontier + int(ahead), done=tuple(read(frontier, payload)))
-    if progress.started > END or (progress.done and progress.done[-1].stop > END):
-        raise _unreadable("it reaches beyond the largest offset")
+    try:
+        progress = _read(frontier, frontier + int(ahead), letter, done_set, suspects)
+    except (NotNumbers, NotSuspects) as error:
+        raise _unreadable(str(error)) from None
     if encode(frontier, progress, limit) != metadata:
         raise _unreadable("it is not the one string for what it says")
     return progress
+
+
+def _read(frontier: int, mark: int, letter: str, done_set: str, suspects: str | None) -> Progress:
+    read = _read_runs if letter in _RUNS else _read_bitmap
+    done = tuple(read(frontier, _bytes(done_set)))
+    if mark > END or (done and done[-1].stop > END):
+        raise _unreadable("it reaches beyond the largest offset")
+    mode = MODES[(_RUNS if letter in _RUNS else _BITMAP).index(letter)]
+    if not suspects:
+        return Progress(mark, done, mode=mode)
+    return Progress(mark, done, read_suspects(_bytes(suspects), undone(frontier, done, END)), mode)
 
 
 def _runs(frontier: int, done: Sequence[range]) -> bytes:
@@ -128,31 +214,17 @@ def _runs(frontier: int, done: Sequence[range]) -> bytes:
     end = frontier
     for run in done:
         payload += bytes(run.start - end - 1)  # holes next to each other: no done offset between them
-        number = len(run)
-        while number > 0x7F:
-            payload.append(number & 0x7F | 0x80)
-            number >>= 7
-        payload.append(number)
+        put_varint(payload, len(run))
         end = run.stop
     return bytes(payload)
 
 
 def _read_runs(frontier: int, payload: bytes) -> Iterator[range]:
     hole = frontier
-    number = shift = 0
-    for byte in payload:
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if shift > 7 * LARGEST_VARINT:
-            raise _unreadable("a number in it is too long")
-        if byte & 0x80:
-            continue
+    for number in read_varints(payload):
         if number:
             yield range(hole + 1, hole + 1 + number)
         hole += 1 + number
-        number = shift = 0
-    if shift:
-        raise _unreadable("it ends within a number")
 
 
 def _bitmap(frontier: int, done: Sequence[range]) -> bytes:
@@ -169,6 +241,25 @@ def _read_bitmap(frontier: int, payload: bytes) -> Iterator[range]:
     bits = f"{int.from_bytes(payload, 'little'):b}"[::-1]
     for ones in re.finditer("1+", bits):
         yield range(frontier + 1 + ones.start(), frontier + 1 + ones.end())
+
+
+def _base64(payload: bytes) -> str:
+    return base64.urlsafe_b64encode(payload).rstrip(b"=").decode()
+
+
+def _bytes(text: str) -> bytes:
+    """What is in base64url without its padding; no bytes where it can be none."""
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) if len(text) % 4 != 1 else b""
+
+
+def _encoded_length(size: int) -> int:
+    """Characters of `size` bytes in base64url."""
+    return -(-size * 4 // 3)
+
+
+def _decoded_length(characters: int) -> int:
+    """Bytes that base64url of so many characters can hold."""
+    return max(0, characters * 3 // 4)
 
 
 def _checksum(frontier: int, body: str) -> str:

@@ -2,8 +2,10 @@
 
 - frontier: the offset below which all is done. It is what is committed.
 - done set: the offsets above the frontier that are done too.
-- started mark: nothing at or above it has been handed to an engine.
+- started: above every offset that this tenure has handed to an engine.
+- started mark: nothing at or above it has been, or will be before the next commit, handed to an engine.
 - outstanding: polled and not done.
+- suspect: not done, and in flight at a death, of an engine or of a worker without a word.
 - assignment epoch: counts a worker's tenures of a partition. Work and completions carry it, and a
   completion from another tenure is dropped: its offset has been polled again, here or elsewhere.
 
@@ -14,9 +16,29 @@ again.
 
 What holds between commits: `done()` is called for a result that goes into the next transaction, and that
 transaction carries `commit_point()`; so an offset is in the committed done set exactly when its result is
-published. The started mark is committed with the transaction, not ahead of it: every offset that was
-handed to an engine before a commit is below that commit's mark; one that was handed over after the last
-commit may lie above it.
+published.
+
+**The started mark is committed ahead, in blocks.** An offset may be handed to an engine once it is below the
+committed mark, and not before (`may_start`). So whoever takes over finds everything that a worker that vanished
+had in flight between the frontier and the mark; what else lies there had not been polled, or waited to be
+started, and is suspected with it: a first death has no consequences. The mark moves when less than half a
+block is left above the position, and then by a whole block, so that an idle partition, and most commits of a busy one,
+do not move it. It may lie beyond the log's end: what was appended since the partition was assigned
+(`end`) cannot have been in the predecessor's flight. A mark at the frontier means that nothing was in flight.
+
+**A death that is found is counted once.** The counts and the new tenure's mark are one commit. Nothing is started
+before that commit: a crash before it leaves the predecessor's string, to be counted by the next one; after it
+there is a mark that speaks for this tenure, and what is in flight then counts as another death. Only where
+there is nothing to say that is not committed already (nothing was in flight, and the old mark will do) does
+the committed mark hold for this tenure from the beginning.
+
+**A suspect on trial is started only once its trial is committed** (`may_start` again): else its death would be
+taken for one in which it was held back, and not be counted. While the committed mode is `alone` nothing else is
+started, so that the one on trial is alone whenever it is said to have been.
+
+**Suspects take no room from the done set.** `room` and `fits` reckon with the done set, the longest mark and the
+fixed fields, which are as long with a mode and without suspects as they are with neither; suspects get what the
+limit leaves at each commit. Those that do not fit are kept here, and forgotten if this worker vanishes.
 """
 
 from __future__ import annotations
@@ -26,37 +48,55 @@ from typing import TYPE_CHECKING
 
 from headrace.consumers import offset_encoding
 from headrace.consumers.offset_encoding import (
-    LARGEST_VARINT,
+    END,
+    NEWEST_FORMAT,
     SMALLEST_LIMIT,
     Progress,
     bitmap_size,
     run_size,
-    varint_size,
 )
 from headrace.consumers.records import CommitPoint
+from headrace.consumers.suspects import Suspects
+from headrace.consumers.varints import LARGEST_VARINT, varint_size
 from headrace.schemas.errors import UnreadableOffsets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
+
+    from headrace.consumers.suspicion import Mode, Suspicion
 
 METADATA_LIMIT = (
     4096  # bytes: the broker's default `offset.metadata.max.bytes`; one more ends a producer for good
 )
+
+BLOCK = 128  # offsets by which the started mark is moved ahead
 
 
 class PartitionOffsets:
     """The offsets of one partition during one tenure of it.
 
     `committed` is what the group has committed (None: nothing, so it begins at `beginning`, an offset). Empty
-    metadata says that nothing above the offset is done. `limit` is in characters, 64 at least.
+    metadata says that nothing above the offset is done. `end` is the log's end now, at assignment. `limit` is in
+    characters, 64 at least. `newest_format` is the highest one that all members of the group read: with 1,
+    suspects and mode are kept and not written. `block` is how far ahead the started mark is written.
     Raises UnreadableOffsets when the metadata is not understood: the partition must be parked.
     """
 
     def __init__(
-        self, committed: CommitPoint | None, *, epoch: int, beginning: int, limit: int = METADATA_LIMIT
+        self,
+        committed: CommitPoint | None,
+        *,
+        epoch: int,
+        beginning: int,
+        end: int,
+        limit: int = METADATA_LIMIT,
+        newest_format: int = NEWEST_FORMAT,
+        block: int = BLOCK,
     ) -> None:
         if limit < SMALLEST_LIMIT:
             raise ValueError(f"a limit of {limit} characters is too small: {SMALLEST_LIMIT} at least")
+        if newest_format < 1 or block < 1:
+            raise ValueError(f"format {newest_format} and a block of {block}: both are 1 at least")
         point = committed or CommitPoint(beginning, "")
         if point.offset < 0:
             raise UnreadableOffsets(f"the committed offset is {point.offset}")
@@ -64,16 +104,24 @@ class PartitionOffsets:
         self.epoch = epoch
         self._limit = limit
         self._budget = offset_encoding.payload_budget(limit)
+        self._format = newest_format
+        self._block = block
         self._position = point.offset
-        self._started = progress.started
+        self._started = point.offset
         # Ascending. An OrderedDict finds its first key at once after many deletions; a dict does not.
         self._outstanding: OrderedDict[int, None] = OrderedDict()
         # Done by an earlier owner and not polled again: runs that end above the position.
         self._recovered = deque(progress.done)
         # Below it, what is not outstanding is done: one above the last polled offset.
         self._end = point.offset
-        # At least the bytes that the form `r` can take whatever completes: every hole is in it.
+        # At least the bytes that the done set can take as runs, whatever completes: every hole is in it.
         self._size = run_size(point.offset, progress.done).size
+        # The predecessor's mark does if it is no farther ahead than ours would be.
+        self._mark = progress.started if progress.started <= point.offset + block else point.offset
+        self._withdrawn = False
+        self._suspects = Suspects(point.offset, progress, end)
+        # What may be started is below it: the committed mark, once that speaks for this tenure.
+        self._startable = point.offset if self.changed_since(point) else progress.started
 
     @property
     def position(self) -> int:
@@ -91,7 +139,7 @@ class PartitionOffsets:
 
     @property
     def started(self) -> int:
-        """The started mark, never below the frontier."""
+        """Above every offset that this tenure has handed to an engine, never below the frontier."""
         return max(self._started, self.frontier)
 
     @property
@@ -149,9 +197,82 @@ class PartitionOffsets:
         if position > self._position:
             self._move(position)
 
+    # --- what is in flight ---
+
+    @property
+    def vanished(self) -> int:
+        """How many offsets the predecessor's silent death is held against; 0: it left in order, or idle."""
+        return self._suspects.vanished
+
+    def may_start(self, offset: int) -> bool:
+        """Whether it may be handed to an engine now: a successor would see that it was in flight.
+
+        It is below the committed mark; and if it is on trial, the trial is committed (or cannot be: no room, or an
+        old format). While the committed mode is `alone`, nothing that is not on trial.
+        """
+        if offset >= self._startable or self._withdrawn:
+            return False
+        return self._suspects.may_start(offset)
+
     def start(self, offset: int) -> None:
-        """This offset is about to be handed to an engine."""
+        """This offset is handed to an engine; `may_start` must allow it."""
+        assert self.may_start(offset), f"offset {offset} is not below a committed mark"
         self._started = max(self._started, offset + 1)
+
+    def wants_mark(self) -> bool:
+        """Whether a commit is needed soon, for what could not be started without it.
+
+        Less than half a block is left between what was polled and the committed mark, or a change of the trial is not
+        committed.
+        """
+        if self._withdrawn:
+            return False
+        return self._is_used_up(self._startable) or self._suspects.want_commit()
+
+    def withdraw(self) -> None:
+        """Nothing is in flight any more, and nothing will be started in this tenure: a clean release.
+
+        The mark falls to the frontier, so that a successor finds no death.
+        """
+        self._withdrawn = True
+
+    # --- suspects ---
+
+    def suspicion(self, offset: int) -> Suspicion:
+        """What is held against it; nothing once it is done."""
+        return self._suspects.of(offset)
+
+    def suspects(self) -> Mapping[int, Suspicion]:
+        """The offsets that are not done and were in flight at a death: a view, not to be kept over a change.
+
+        Some may turn out to have no record; they are gone once the position is past them.
+        """
+        return self._suspects.all
+
+    def set_mode(self, mode: Mode) -> None:
+        """From the next commit on a successor counts a death by this mode, of the whole worker."""
+        self._suspects.set_mode(mode)
+
+    def put_on_trial(self, offsets: Collection[int]) -> None:
+        """From the next commit on exactly these of the suspects are on trial.
+
+        Not while one whose trial this ends is in flight: its death would not be counted.
+        """
+        self._suspects.put_on_trial(offsets)
+
+    def engine_died(self, in_flight: Collection[int]) -> None:
+        """The engine died with these in flight, and this worker lives: a death each, by the mode; then withdraw.
+
+        No `alone`: the cause is known, and the caller convicts what was alone itself.
+        """
+        self._suspects.died(frozenset(in_flight).intersection(self._outstanding))
+        self.withdraw()
+
+    def exonerate(self) -> None:
+        """A suspect of this worker was convicted: nobody else is suspected on account of the deaths so far."""
+        self._suspects.exonerate()
+
+    # --- results ---
 
     def done(self, offset: int, epoch: int) -> bool:
         """The offset's result goes into the next transaction.
@@ -161,6 +282,7 @@ class PartitionOffsets:
         if epoch != self.epoch or offset not in self._outstanding:
             return False
         del self._outstanding[offset]
+        self._suspects.done(offset)
         if not self._outstanding and not self._recovered:
             self._size = 0
         return True
@@ -173,8 +295,20 @@ class PartitionOffsets:
         frontier = self.frontier
         done = tuple(self._done_above(frontier))
         self._size = self._size_of(frontier, done)
-        progress = Progress(self.started, done)
+        progress = offset_encoding.what_fits(
+            frontier,
+            Progress(self._moved_mark(), done, self._suspects.all, self._suspects.mode),
+            self._limit,
+            self._format,
+        )
+        self._suspects.to_be_committed(progress)
         return CommitPoint(frontier, offset_encoding.encode(frontier, progress, self._limit))
+
+    def committed(self, point: CommitPoint) -> None:
+        """This commit point of ours is committed now: its mark and its trial hold for `may_start`."""
+        progress = offset_encoding.decode(point.metadata, point.offset, self._limit)
+        self._startable = max(self._startable, progress.started)
+        self._suspects.committed(progress)
 
     def changed_since(self, point: CommitPoint | None) -> bool:
         """Whether `commit_point()` says anything that `point`, the latest one committed, does not."""
@@ -185,18 +319,30 @@ class PartitionOffsets:
             )
         return self.commit_point() != point
 
+    def _moved_mark(self) -> int:
+        """The started mark to commit: the one there was, as long as half a block of it is left."""
+        if self._withdrawn:
+            return self.frontier
+        if self._is_used_up(self._mark):
+            self._mark = min(max(self._position, self.started) + self._block, END)
+        return self._mark
+
+    def _is_used_up(self, mark: int) -> bool:
+        return 2 * (mark - max(self._position, self.started)) < self._block and mark < END
+
     def _done_to(self) -> int:
         """The offset above the last one of which is known that it is done or outstanding."""
         return self._recovered[-1].stop if self._recovered else self._end
 
     def _growth(self, offset: int, done_to: int) -> int:
-        """Bytes that a hole after others adds to the form `r`: its own run, and the last one's growth."""
+        """Bytes that a hole after others adds to the runs: its own run, and the last one's growth."""
         last = next(reversed(self._outstanding))
         return 1 + varint_size(offset - last - 1) - varint_size(done_to - last - 1)
 
     def _move(self, position: int) -> None:
         while self._recovered and self._recovered[0].stop <= position:
             self._end = max(self._end, self._recovered.popleft().stop)
+        self._suspects.passed(position, self._outstanding)
         self._position = position
 
     def _done_above(self, frontier: int) -> Iterator[range]:
@@ -218,6 +364,6 @@ class PartitionOffsets:
             yield tail
 
     def _size_of(self, frontier: int, done: tuple[range, ...]) -> int:
-        """Bytes of the form `r` with every hole in it, those above the last done offset too (a byte each)."""
+        """Bytes of the runs with every hole in it, those above the last done offset too (a byte each)."""
         size, holes = run_size(frontier, done)
         return size + max(0, len(self._outstanding) - holes)

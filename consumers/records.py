@@ -63,6 +63,7 @@ class GroupMetadata:
     generation: int
     member_id: str
     slot: str | None  # the member's group.instance.id
+    joins: int = 0  # that were completed: while one is under way the new generation's commits are refused
 
     @property
     def joined(self) -> bool:
@@ -74,7 +75,8 @@ class GroupMetadata:
 class Poll:
     """What one poll brought, in the order in which it is to be handled: `revoked`, `assigned`, then the rest.
 
-    A partition that is in both `revoked` and `assigned` was lost and came back: a new tenure.
+    A partition that is in both `revoked` and `assigned` was lost, or was released with its unit, and came back:
+    a new tenure. It gives nothing until `start_at` is called for it again.
     `out_of_range` has the position of each partition whose log no longer holds it (retention removed it, or
     the log was cut back); such a partition gives nothing until `start_at` is called for it again.
     """

@@ -117,6 +117,7 @@ class GuardedTransaction:
         self._producer: Any = None
         self._last: dict[TopicPartition, CommitPoint] = {}
         self._deadline: float | None = None
+        self.metadata_limit = MAX_METADATA_CHARACTERS  # of the cluster; one more is fatal to a producer
 
     @property
     def deadline(self) -> float | None:
@@ -149,11 +150,12 @@ class GuardedTransaction:
             8. Unless the commit was never sent, read back what is committed now.
             9. If that is this batch, done; otherwise publish it again.
 
-        Raises StaleGeneration (the group has moved on), SlotTaken, ResultTooLarge (with the record's `index`),
+        Raises StaleGeneration (the group has moved on, or knows this slot as another member), ResultTooLarge (with
+        the record's `index`),
         TopicMissing (so too) and KafkaFailed (what trying again cannot mend): nothing is published, unless a
         doubtful try was committed after all and a later owner has committed over it since. TransactionHung when
-        the bound has passed: then it is not known, and the process must end. After all but that and SlotTaken
-        the next batch can be committed.
+        the bound has passed: then it is not known, and the process must end. After all but that the next batch can be
+        committed.
         """
         self._check(batch)
         deadline = time.monotonic() + COMMIT_BOUND_IN_TIMEOUTS * self._timeout_s
@@ -166,8 +168,7 @@ class GuardedTransaction:
         return locations
 
     def close(self) -> None:
-        """Close the connections. What is open (nothing, after a `commit` that returned) the successor
-        ends."""
+        """Close the connections. What is open, after a `commit` that raised, the successor ends."""
         if self._producer is not None:
             self._discard(time.monotonic() + CLOSE_TIMEOUT_S)
 
@@ -180,7 +181,7 @@ class GuardedTransaction:
         if batch.records and all(self._last.get(tp) == point for tp, point in batch.offsets.items()):
             raise ValueError("a batch with records that moves no offset and changes no metadata")
         for tp, point in batch.offsets.items():
-            if len(point.metadata) > MAX_METADATA_CHARACTERS:
+            if len(point.metadata) > self.metadata_limit:
                 raise ValueError(
                     f"{len(point.metadata)} characters of metadata for {tp.topic}-{tp.partition}"
                 )
@@ -258,10 +259,11 @@ class GuardedTransaction:
         """
         deadline = time.monotonic() + self._timeout_s
         if isinstance(error, SlotTaken):
-            # The other process has the id now, and a new producer here would take it away again.
+            # Another process, or ourselves since we joined again: the consumer can tell. If there is another one, a
+            # new producer now would take the id away from it.
             self._abort(deadline)
             self._discard(deadline)
-            return error
+            return StaleGeneration(f"{self._id}: to its group this slot is another member by now")
         try:
             self._reopen(deadline)
         except KafkaUnavailable as unavailable:

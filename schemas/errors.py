@@ -172,6 +172,12 @@ class EngineDead(EngineError):
     exit_code = 4
 
 
+class PoisonRequest(EngineError):
+    """The engine died each time it was given this request, in the end with nothing else in flight."""
+
+    code = "poison_request"
+
+
 class EngineUnavailable(EngineError):
     """The engine is not installed here, or did not start."""
 

@@ -73,6 +73,35 @@ STALE_COMPLETIONS = Counter(
     "headrace_stale_completions", "Completions dropped because their partition had moved on.", ["model"]
 )
 REPLIES = Counter("headrace_replies", "Replies sent, by kind; `lost` could not be sent.", ["model", "kind"])
+DRAINING = Gauge(
+    "headrace_draining_partitions", "Partitions that take no more requests since they are to move.", ["model"]
+)
+RELEASED = Counter(
+    "headrace_released_units",
+    "Units let go for another worker: `drained` of all work, or past the budget `aborted`.",
+    ["model", "outcome"],
+)
+GIVEN_UP = Counter(
+    "headrace_given_up_generations",
+    "Generations begun and given up, which another worker begins anew.",
+    ["model"],
+)
+DEATHS = Counter(
+    "headrace_worker_deaths",
+    "Deaths with requests in flight: `engine` of this worker, `predecessor` as found in its offsets.",
+    ["model", "cause"],
+)
+SUSPECTS = Gauge(
+    "headrace_suspects", "Requests held back since workers died with them in flight, and on trial.", ["model"]
+)
+POISON = Counter(
+    "headrace_poison_requests", "Requests that were found to kill the engine, and failed.", ["model"]
+)
+RETENTION_HEADROOM = Gauge(
+    "headrace_retention_headroom_ratio",
+    "Of the partition nearest to it: how far retention is from what is unread, as a part of its log. 0: reached.",
+    ["model", "lane"],
+)
 GENERATION = Gauge(
     "headrace_group_generation", "The consumer group's generation as this member knows it.", ["model"]
 )

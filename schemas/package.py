@@ -36,7 +36,7 @@ Backend = Literal["xgrammar", "guidance"]
 DEFAULT_BACKEND: Backend = "guidance"
 
 # Known and described, and not served yet: refused, so that nobody believes them in effect.
-NOT_SERVED = ("hooks", "order", "reasoning_parser", "tool_parser")
+NOT_SERVED = ("hooks", "reasoning_parser", "tool_parser")
 # What the package says elsewhere, or Headrace decides.
 NOT_FOR_ENGINE = {
     "model": "set weights",
@@ -76,6 +76,7 @@ class _PackageFile(_Strict):
     input: str | dict[str, Any] | None = None
     output: str | dict[str, Any] | None = None
     structured_outputs: Backend | None = None
+    order: Literal["key"] | None = None
     max_attempts: Annotated[int, Field(ge=1, le=5)] = 1
 
 
@@ -100,6 +101,7 @@ class Package:
     input: OutputSchema | None
     output: OutputSchema | None
     structured_outputs: Backend | None
+    order: Literal["key"] | None  # "key": one request of a key in flight at a time, in the order of the log
     max_attempts: int  # generations of one request, where its output is invalid and another could differ
     file: Path
     digest: str
@@ -172,6 +174,7 @@ class _Loading:
             input=input_schema,
             output=output,
             structured_outputs=fields.structured_outputs,
+            order=fields.order,
             max_attempts=fields.max_attempts,
             file=self.file,
             digest=self._digest(),

@@ -59,13 +59,13 @@ class Settings(BaseSettings):
     schema_registry_url: str | None = None  # Confluent-compatible; unset: Avro single-object encoding
     slot: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")] | None = None  # unset: the host's name
     cache_dir: Path = Field(default_factory=lambda: Path(platformdirs.user_cache_dir("headrace")))
-    max_in_flight: Positive = 256  # requests handed to the engine at a time
+    max_in_flight: Positive | None = None  # requests handed to the engine at a time; unset: it says itself
     commit_interval_ms: Positive = 100  # finished requests wait at most this long for their transaction
-    drain_budget_s: Positive = (
-        60  # how long in-flight requests may take to finish when a worker is told to stop
-    )
+    drain_budget_s: Positive = 60  # how long in-flight requests may take when their partition moves
+    dedupe_window: Annotated[int, Field(ge=0)] = 50_000  # results of a partition whose ids are remembered
+    backfill_share: Annotated[float, Field(gt=0, le=1)] = 0.75  # of the engine's places: the most it may fill
     session_timeout_ms: Positive = 10_000
-    heartbeat_interval_ms: Positive = 1_000
+    heartbeat_interval_ms: Positive = 500
     transaction_timeout_ms: Positive = 10_000
     max_record_bytes: Positive = 8 * 1024 * 1024  # of a record of `results` and `dead`
     allowed_result_topics: str = ""  # names with commas; `*` at the end stands for any ending

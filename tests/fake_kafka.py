@@ -7,7 +7,7 @@ call waits: a test decides what happens next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headrace.consumers.records import (
@@ -18,6 +18,7 @@ from headrace.consumers.records import (
     RecordLocation,
     TopicPartition,
 )
+from headrace.consumers.starting import Acceptance
 from headrace.producers.kafka import CommitBatch, OutgoingRecord
 from headrace.schemas.errors import HeadraceError, KafkaFailed, KafkaUnavailable, StaleGeneration
 
@@ -34,6 +35,9 @@ class FakeKafka:
     """The broker: logs, committed offsets, what was published, and a group."""
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
+        self.known: set[TopicPartition] = set()  # what `control` knows to have had offsets
+        self.accepted: dict[TopicPartition, Acceptance] = {}
+        self.control_revision = 0
         self.logs: dict[TopicPartition, list[Message]] = {tp: [] for tp in partitions}
         self.beginnings: dict[TopicPartition, int] = dict.fromkeys(self.logs, 0)
         self.committed: dict[TopicPartition, CommitPoint] = {}
@@ -92,6 +96,27 @@ class FakeKafka:
 
 
 @dataclass(eq=False, slots=True)
+class FakeControl:
+    """A `Control` that is always up to date."""
+
+    kafka: FakeKafka
+    ready: bool = True
+
+    @property
+    def revision(self) -> int:
+        return self.kafka.control_revision
+
+    def is_known(self, tp: TopicPartition) -> bool:
+        return tp in self.kafka.known
+
+    def accepted(self, tp: TopicPartition) -> Acceptance | None:
+        return self.kafka.accepted.get(tp)
+
+    def know(self, committed: Mapping[TopicPartition, CommitPoint]) -> None:
+        self.kafka.known |= committed.keys()
+
+
+@dataclass(eq=False, slots=True)
 class FakeMember:
     """A `RequestSource`: one member's consumer."""
 
@@ -103,6 +128,31 @@ class FakeMember:
     generation: int = -1
     gone: bool = False
     closed: bool = False
+    to_drain: set[int] = field(default_factory=set[int])  # units
+    released: set[int] = field(default_factory=set[int])
+    leaving: bool = False
+    predecessors: dict[int, str] = field(default_factory=dict[int, str])
+
+    def draining(self) -> frozenset[int]:
+        """What the latest assignment says."""
+        return frozenset(self.to_drain)
+
+    def release(self, units: Collection[int]) -> None:
+        """Nothing of them is returned any more; the group gives them away when it likes."""
+        self.released |= set(units)
+        self.to_drain -= set(units)
+
+    def leave(self) -> None:
+        """Everything is to be given away."""
+        self.leaving = True
+
+    def predecessor(self, unit: int) -> str | None:
+        """Whoever had the unit last, and is gone."""
+        return self.predecessors.get(unit)
+
+    def lowest_offset_format(self) -> int:
+        """All read the newest."""
+        return 2
 
     def poll(self, timeout_s: float, max_records: int) -> Poll:
         """What has changed and what has come; in no time."""
@@ -114,13 +164,14 @@ class FakeMember:
                 self.kafka.owners[tp] = None
         self.to_lose.clear()
         assigned, self.to_gain = frozenset(self.to_gain), set()
+        self.released -= {tp.partition for tp in assigned}
         self.positions.update(dict.fromkeys(assigned))
         self.generation = self.kafka.generation
         out_of_range: dict[TopicPartition, int] = {}
         records: dict[TopicPartition, list[Record]] = {}
         left = max_records
         for tp, position in self.positions.items():
-            if position is None or tp in self.paused:
+            if position is None or tp in self.paused or tp.partition in self.released:
                 continue
             if not self.kafka.beginnings[tp] <= position <= len(self.kafka.logs[tp]):
                 out_of_range[tp] = position

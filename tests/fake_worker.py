@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from fake_kafka import FakeKafka, FakeMember, FakeTransactions
+from fake_kafka import FakeControl, FakeKafka, FakeMember, FakeTransactions
 from packages import a_package
 
 from headrace.consumers.records import TopicPartition
 from headrace.producers.kafka import CommitBatch
 from headrace.schemas.codec import Codec, Encoding
 from headrace.schemas.errors import HeadraceError, RegistryFailed, ResultTooLarge, TopicMissing
+from headrace.schemas.headers import REQUEST_ID, STATUS
 from headrace.schemas.messages import Location, Output, Result
 from headrace.schemas.package import Package
 from headrace.topics.names import ContractNames
 from headrace.workers import partitions as partitions_module
 from headrace.workers.answers import Answers, Served
-from headrace.workers.ledger import Batch, Ledger
+from headrace.workers.batch import Batch
+from headrace.workers.ledger import Ledger
+from headrace.workers.openings import Openings
 from headrace.workers.pump import Pump
 from headrace.workers.replying import ReplySender
 from headrace.workers.work import ReplyAddress, Work
@@ -91,6 +95,12 @@ class FakeWorker:
         self.works: list[Work] = []
         self.lost: set[TopicPartition] = set()
         self.batch: CommitBatch | None = None
+        self.dead = False  # its engine
+        self.held: list[frozenset[int]] = []
+        self.aborted: list[frozenset[int]] = []
+        self.control = FakeControl(kafka)
+        self.ended: list[str] = []  # slots whose open transactions were ended
+        self.windows: list[int] = []  # units whose results are to be read
         self.ledger = Ledger(commit_interval_s=0.1, metadata_limit=METADATA_LIMIT)
         self.answers = Answers(
             package=package(),
@@ -108,8 +118,16 @@ class FakeWorker:
             names=NAMES,
             answers=self.answers,
             replies=self.replies,
-            deliver=self.works.extend,
-            moved=self.lost.update,
+            openings=Openings(
+                source=self.member,
+                ledger=self.ledger,
+                names=NAMES,
+                control=self.control,
+                windows=self,
+                end_transaction_of=self._end_transaction_of,
+                metadata_limit=METADATA_LIMIT,
+            ),
+            loop=self,
             max_outstanding=12,
         )
         hand = self.pump.commits.hand
@@ -119,6 +137,57 @@ class FakeWorker:
             hand(batch, commit_batch)
 
         self.pump.commits.hand = keep
+
+    # --- the loop, which does nothing by itself ---
+
+    def deliver(self, works: list[Work]) -> None:
+        self.works += works
+
+    def drop(self, lost: frozenset[TopicPartition]) -> None:
+        self.lost |= lost
+        self.works = [work for work in self.works if work.source not in lost]
+
+    def hold(self, units: frozenset[int]) -> None:
+        self.held.append(units)
+
+    def abort(self, units: frozenset[int]) -> None:
+        self.aborted.append(units)
+
+    def give_back(self, units: frozenset[int], works: list[Work]) -> None:
+        """What `hold` and `abort` ask for."""
+        for work in works:
+            self.works.remove(work)
+        self.pump.handed_back(units, works)
+
+    # --- windows: read at once ---
+
+    def ask(self, unit: int) -> None:
+        self.windows.append(unit)
+        results = [
+            (dict(record.headers)[REQUEST_ID].decode(), offset)
+            for offset, record in enumerate(self.member.kafka.published)
+            if record.topic == NAMES.results
+            and record.partition == unit
+            and dict(record.headers)[STATUS] != b"rejected"
+        ]
+        self.pump.window_read(unit, results)
+
+    def forget(self, unit: int) -> None:
+        """Nothing is under way."""
+
+    def take(self, unit: int, ids: list[tuple[str, int]]) -> bool:
+        """Each was asked for."""
+        return True
+
+    def _end_transaction_of(self, slot: str) -> Future[None]:
+        self.ended.append(slot)
+        ended: Future[None] = Future()
+        ended.set_result(None)
+        return ended
+
+    @property
+    def openings(self) -> Openings:
+        return self.pump._openings
 
     @property
     def partitions(self) -> partitions_module.Partitions:

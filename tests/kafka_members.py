@@ -47,7 +47,8 @@ def produce(bootstrap: str, topic: str, partition: int, values: Sequence[bytes])
 
 
 class Member:
-    """A worker's consumer, which starts every partition that it gets at `start`, unless that is None."""
+    """A worker's consumer, which starts every partition that it gets at `start`, unless that is None, and
+    releases at once what it is to drain, unless `drains` is False."""
 
     def __init__(
         self,
@@ -58,9 +59,13 @@ class Member:
         slot: str,
         incarnation: str = "1",
         start: int | None = 0,
+        drains: bool = True,
     ) -> None:
-        assignor = UnitAssignor(slot=slot, incarnation=incarnation, version="1", capacity=4)
-        self.consumer = RequestConsumer(settings, group=group, slot=slot, topics=topics, assignor=assignor)
+        self.assignor = UnitAssignor(slot=slot, incarnation=incarnation, version="1", capacity=4)
+        self.consumer = RequestConsumer(
+            settings, group=group, slot=slot, topics=topics, assignor=self.assignor
+        )
+        self.drains = drains
         self.start = start
         self.owned: set[TopicPartition] = set()
         self.revoked: list[TopicPartition] = []
@@ -79,6 +84,8 @@ class Member:
             assert tp in self.owned, "a record of a partition that was taken away"
             self.records += records
         self.out_of_range |= poll.out_of_range
+        if self.drains:
+            self.consumer.release(self.consumer.draining())
         return poll
 
     @property
@@ -88,6 +95,11 @@ class Member:
     @property
     def generation(self) -> int:
         return self.consumer.group_metadata().generation
+
+
+def join_is_under_way(coordinator: Any) -> bool:
+    task = coordinator._join_task
+    return task is not None and not task.is_done
 
 
 @contextmanager

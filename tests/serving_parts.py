@@ -36,9 +36,9 @@ class Sent:
         return [Codec().decode(Reply, record.value).message for record in self.records]
 
 
-def a_work(value: str, *, stream: bool = False) -> Work:
+def a_work(value: str, *, stream: bool = False, offset: int = 0) -> Work:
     headers: list[tuple[str, bytes | None]] = [*REPLY_HEADERS] if stream else []
-    record = Record("requests", 0, 0, int(time.time() * 1000), None, value.encode(), headers)
+    record = Record("requests", 0, offset, int(time.time() * 1000), None, value.encode(), headers)
     return work_of(record, source=TopicPartition("requests", 0), epoch=1, lane="standard", codec=Codec())
 
 

@@ -253,7 +253,11 @@ def _committed(admin: Any, group: str) -> dict[Any, int]:
     while True:
         try:
             offsets = admin.list_group_offsets(group)
-        except (kafka_errors.CoordinatorNotAvailableError, kafka_errors.CoordinatorLoadInProgressError):
+        except (
+            kafka_errors.CoordinatorNotAvailableError,
+            kafka_errors.CoordinatorLoadInProgressError,
+            kafka_errors.NotCoordinatorError,
+        ):
             if time.monotonic() > deadline:
                 raise
             time.sleep(RETRY_PAUSE_S)

@@ -1,15 +1,15 @@
-"""Which requests of one partition were asked for, so that none is generated twice. Pure."""
+"""Which requests of one unit were asked for, so that none is generated twice. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from headrace.consumers.records import RecordLocation
+from headrace.consumers.records import RecordLocation, TopicPartition
 from headrace.schemas.messages import Location
 from headrace.workers.recent_ids import RecentIds
 from headrace.workers.work import ReplyAddress
 
-REMEMBERED_IDS = 50_000  # answered ones, at least: the dedupe window of a partition
 _OFFSET_BITS = 44  # 17 million million records: enough for any partition
 
 
@@ -17,7 +17,8 @@ _OFFSET_BITS = 44  # 17 million million records: enough for any partition
 class Asked:
     """A request id that was seen: who else waits for it and, once it is answered, where the result lies."""
 
-    offset: int  # of the request that was the first with this id: its completion is the answer; -1: not known any more
+    source: TopicPartition | None  # and
+    offset: int  # of the request that runs: its completion is the answer. None and -1: answered
     waiting: tuple[ReplyAddress, ...] = ()
     answered: bool = False
     place: RecordLocation | None = None
@@ -29,48 +30,107 @@ class Asked:
 
 
 class AskedIds:
-    """The ids of one tenure: all that run, and those that were answered lately."""
+    """The ids of one unit, whatever lane they came in: all that run, and those that were answered lately.
 
-    def __init__(self) -> None:
+    "Answered" is any result but a rejection, not `ok` alone: a request has one result, and who wants another asks
+    under another id. A rejection costs nothing and speaks only for its own message: a malformed one may bear the id of
+    a good one that is still to be answered.
+
+    Of several requests with one id, the first that `ask` sees runs; each other is a duplicate, whose offset may be
+    committed as done, with nothing published, before the one that runs is answered. That needs no rule of order,
+    neither in a lane nor between them, since the id's answer hangs on the offset of the one that runs, and on that
+    alone:
+
+    - The worker dies with neither offset committed: the successor sees both again, in whatever order, and one runs.
+    - It dies with the duplicate's offset committed alone: the other is not done, is read again, and runs.
+    - The one that runs cannot be done without a result: both stand in one transaction, whatever the status is. From
+      then on the id is in the window, which the successor reads back from the results, so that the duplicate, if it
+      is read again, is found answered.
+    - One of the lanes begins a new tenure: what ran from it is read again, unless it was committed, and then it is
+      in the window. A duplicate that is read meanwhile runs in its place, and the other is the duplicate.
+
+    What a crash does lose is who waited: the duplicate's reply address. It is had by asking again.
+    """
+
+    def __init__(self, window: int) -> None:
+        """`window`: how many answered ids are remembered, at least; 0: none."""
         self._running: dict[str, Asked] = {}
-        self._answered = RecentIds(REMEMBERED_IDS)
+        self._answered = RecentIds(window)
         self._places: list[tuple[str, int]] = []  # topics and partitions that results lie in: hardly ever two
 
-    def ask(self, request_id: str, offset: int, waiting: ReplyAddress | None) -> Asked | None:
-        """Note an id. If it was seen before: what is known of it, with `waiting` added while it runs."""
+    def remember(self, ids: Iterable[tuple[str, int]], topic: str, partition: int) -> None:
+        """Fill the window, before anything is asked: ids and the offsets of their results, the oldest first."""
+        first = self._number_of((topic, partition), 0)
+        self._answered.add_all((request_id, first + offset) for request_id, offset in ids)
+
+    def ask(
+        self, request_id: str, source: TopicPartition, offset: int, waiting: ReplyAddress | None
+    ) -> Asked | None:
+        """Note an id. None: it is to run, or this very record runs already (its partition was read again).
+
+        Otherwise what is known of the id, with `waiting` added while it runs.
+        """
         running = self._running.get(request_id)
         if running is not None:
+            if (running.source, running.offset) == (source, offset):
+                return None
             if waiting is not None:
                 running.waiting += (waiting,)
             return running
         answered = self._answered.find(request_id)
         if answered is not None:
-            return Asked(-1, answered=True, place=self._place(answered))
-        self._running[request_id] = Asked(offset)
+            return Asked(None, -1, answered=True, place=self._place(answered))
+        self._running[request_id] = Asked(source, offset)
         return None
 
-    def answered(self, request_id: str, offset: int, location: Location | None) -> tuple[ReplyAddress, ...]:
+    def answered(
+        self,
+        request_id: str,
+        source: TopicPartition,
+        offset: int,
+        location: Location | None,
+        *,
+        rejected: bool = False,
+    ) -> tuple[ReplyAddress, ...]:
         """The request at `offset` was answered; returns who asked for it again meanwhile.
 
-        Nobody, if another request has the id: then this one was refused for itself.
+        Nobody, if it was not this request that ran under the id but was refused before. A rejection is no answer to
+        the id: a message that could not be served does not speak for one that can, which was sent before or after it.
         """
         running = self._running.get(request_id)
-        if running is None or running.offset != offset:
-            return ()
-        del self._running[request_id]
-        self._answered.add(request_id, self._value(location))
-        return running.waiting
+        if running is not None:
+            if (running.source, running.offset) != (source, offset):
+                return ()
+            del self._running[request_id]
+        if not rejected:
+            self._answered.add(request_id, self._number(location))
+        return running.waiting if running else ()
 
-    def _value(self, location: Location | None) -> int:
-        if location is None:
-            return 0
-        place = (location.topic, location.partition)
+    def forget(self, source: TopicPartition, in_transaction: Collection[int] = ()) -> None:
+        """Nothing of this partition runs any more: it went, or began a new tenure. Who waited for it is dropped.
+
+        But for the offsets whose results are in a transaction under way: if it is committed, they are answered, and a
+        duplicate that another lane brings meanwhile must not run. To be called again without them if it was not.
+        """
+        gone = [
+            request_id
+            for request_id, asked in self._running.items()
+            if asked.source == source and asked.offset not in in_transaction
+        ]
+        for request_id in gone:
+            del self._running[request_id]
+
+    def _number(self, location: Location | None) -> int:
+        return self._number_of((location.topic, location.partition), location.offset) if location else 0
+
+    def _number_of(self, place: tuple[str, int], offset: int) -> int:
+        """A location as one number above 0."""
         if place not in self._places:
             self._places.append(place)
-        return self._places.index(place) << _OFFSET_BITS | (location.offset + 1)
+        return self._places.index(place) << _OFFSET_BITS | (offset + 1)
 
-    def _place(self, value: int) -> RecordLocation | None:
-        if value == 0:
+    def _place(self, number: int) -> RecordLocation | None:
+        if number == 0:
             return None
-        topic, partition = self._places[value >> _OFFSET_BITS]
-        return RecordLocation(topic, partition, (value & ((1 << _OFFSET_BITS) - 1)) - 1)
+        topic, partition = self._places[number >> _OFFSET_BITS]
+        return RecordLocation(topic, partition, (number & ((1 << _OFFSET_BITS) - 1)) - 1)

@@ -25,7 +25,7 @@ from headrace.workers.work import Work
 log = logging.getLogger(__name__)
 
 REMEMBERED = 50_000  # cancels, the newest: one whose request has not come by then will hardly find it
-POLL_S = 0.2
+POLL_S = 5.0  # `stop()` ends it early
 RETRY_S = 5.0
 
 
@@ -76,10 +76,13 @@ class CancelReader:
         self._codec = codec
         self._noted = noted
         self._stop = threading.Event()
+        self._reader: TailReader | None = None
 
     def stop(self) -> None:
         """Let `run` return."""
         self._stop.set()
+        if (reader := self._reader) is not None:
+            reader.wake_up()
 
     def run(self) -> None:
         """Read until `stop()`. A topic that is not there is waited for: without it nothing can be cancelled."""
@@ -95,12 +98,13 @@ class CancelReader:
 
     def _read(self) -> None:
         partitions = partitions_of(self._settings, [self._names.cancels])[self._names.cancels]
-        reader = TailReader(self._settings, partitions, "beginning")
+        reader = self._reader = TailReader(self._settings, partitions, "beginning")
         try:
             while not self._stop.is_set():
                 for record in reader.poll(POLL_S):
                     self._take(record)
         finally:
+            self._reader = None
             reader.close()
 
     def _take(self, record: Record) -> None:

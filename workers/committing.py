@@ -15,7 +15,7 @@ from headrace.schemas import metrics
 from headrace.schemas.errors import HeadraceError, ResultTooLarge, StaleGeneration, TopicMissing
 from headrace.schemas.messages import Location
 from headrace.topics.names import ContractNames
-from headrace.workers.ledger import Batch
+from headrace.workers.batch import Batch
 from headrace.workers.replying import ReplySender
 from headrace.workers.work import Completion
 
@@ -26,7 +26,7 @@ class Transactions(Protocol):
     """What is needed of `producers.kafka.GuardedTransaction`."""
 
     def commit(self, batch: CommitBatch) -> list[RecordLocation | None]:
-        """Publish and commit; raises StaleGeneration, SlotTaken, TransactionHung."""
+        """Publish and commit; raises StaleGeneration, TransactionHung."""
         ...
 
 
@@ -73,7 +73,7 @@ class CommitThread:
         return 0.0 if began is None else time.monotonic() - began
 
     def run(self) -> None:
-        """The thread's body. Raises SlotTaken or TransactionHung, and whatever was not foreseen."""
+        """The thread's body. Raises TransactionHung, and whatever was not foreseen."""
         try:
             while self.commit_next():
                 pass

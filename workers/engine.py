@@ -96,6 +96,8 @@ class EngineIdentity:
     max_model_len: int  # tokens, prompt and completion together
     default_max_tokens: int | None = None  # of the model's generation config
     extra: dict[str, str] = field(default_factory=dict[str, str])  # torch, xgrammar: their versions
+    max_sequences: int | None = None  # that one step takes; None: not known
+    kv_tokens: int | None = None  # that the KV cache holds, of all sequences together; None: not known
 
 
 class Engine(Protocol):

@@ -7,26 +7,16 @@ and what is still ours goes into the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from headrace.consumers.offsets import PartitionOffsets
 from headrace.consumers.records import CommitPoint, TopicPartition
+from headrace.consumers.suspicion import Mode, Suspicion
 from headrace.schemas.messages import Location
 from headrace.workers.asked import Asked, AskedIds
+from headrace.workers.batch import MAX_BATCH_RECORDS, Batch, how_many_fit, weight
 from headrace.workers.work import Completion, ReplyAddress
-
-MAX_BATCH_RECORDS = 500  # completions in one transaction: about 60 ms of a broker's time
-MAX_BATCH_BYTES = 8 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What goes into one transaction."""
-
-    completions: tuple[Completion, ...]
-    points: dict[TopicPartition, CommitPoint]
-    epochs: dict[TopicPartition, int]
 
 
 @dataclass(slots=True)
@@ -36,15 +26,16 @@ class _Tenure:
     offsets: PartitionOffsets
     committed: CommitPoint | None
     unfinished: int = 0  # polled, and no completion has come
-    asked: AskedIds = field(default_factory=AskedIds)
+    handed: set[int] = field(default_factory=set[int])  # offsets that the loop has, and has not completed
 
 
 class Ledger:
     """The partitions that are ours, what is outstanding in them, and what waits for its transaction."""
 
-    def __init__(self, *, commit_interval_s: float, metadata_limit: int) -> None:
+    def __init__(self, *, commit_interval_s: float, metadata_limit: int, dedupe_window: int = 50_000) -> None:
         self._commit_interval_s = commit_interval_s
         self._metadata_limit = metadata_limit
+        self._dedupe_window = dedupe_window
         self._tenures: dict[TopicPartition, _Tenure] = {}
         # Of a batch that was not committed: their offsets are done already.
         self._again: list[Completion] = []
@@ -56,24 +47,54 @@ class Ledger:
         self._in_transaction: Batch | None = None
         self._waiting_bytes = 0  # of `_again` and `_pending`
         self._batch_bytes = 0
+        self._changed: set[TopicPartition] = set()  # whose commit point may differ from what is committed
+        self._wanted = False  # somebody waits for the next commit, whatever is in it
+        self._mode: Mode = "open"
+        self._asked: dict[int, AskedIds] = {}  # by unit
 
     # --- tenures ---
 
-    def assigned(self, source: TopicPartition, committed: CommitPoint | None, beginning: int) -> int:
-        """Begin a tenure; the offset to read from.
-
-        Raises UnreadableOffsets when the committed metadata is not ours to read: the partition must be parked.
-        """
+    def assigned(
+        self,
+        source: TopicPartition,
+        committed: CommitPoint | None,
+        *,
+        beginning: int,
+        end: int,
+        newest_format: int = 2,
+    ) -> int:
+        """Begin a tenure; the offset to read from. `beginning` and `end` are the log's. Raises UnreadableOffsets."""
         self._epochs += 1
         offsets = PartitionOffsets(
-            committed, epoch=self._epochs, beginning=beginning, limit=self._metadata_limit
+            committed,
+            epoch=self._epochs,
+            beginning=beginning,
+            end=end,
+            limit=self._metadata_limit,
+            newest_format=newest_format,
         )
+        offsets.set_mode(self._mode)
         self._tenures[source] = _Tenure(offsets, committed)
+        self._changed.add(source)
+        self._wanted = True  # nothing can be started before its mark is committed
         return offsets.position
+
+    def vanished(self, source: TopicPartition) -> int:
+        """How many requests the last owner had in flight, as far as can be told, when it was gone without a word."""
+        return self._tenures[source].offsets.vanished
 
     def revoked(self, source: TopicPartition) -> None:
         """End a tenure. What is pending for it is dropped: its next owner does it again."""
         tenure = self._tenures.pop(source, None)
+        self._changed.discard(source)
+        if source.partition in self._asked:
+            under_way = self._in_transaction.completions if self._in_transaction else ()
+            self._asked[source.partition].forget(
+                source, [each.offset for each in under_way if each.source == source]
+            )
+        if not any(other.partition == source.partition for other in self._tenures):
+            # Another owner may answer what this window does not know of then.
+            self._asked.pop(source.partition, None)
         if tenure is not None:
             self._unfinished -= tenure.unfinished
         self._again = [completion for completion in self._again if completion.source != source]
@@ -90,24 +111,84 @@ class Ledger:
         """What is ours and being served."""
         return list(self._tenures)
 
+    # --- the window of recent ids, one for each unit ---
+
+    def has_window(self, unit: int) -> bool:
+        """Whether it is known what was answered lately in this unit."""
+        return unit in self._asked
+
+    def open_window(self, unit: int, ids: Iterable[tuple[str, int]], topic: str) -> None:
+        """Begin a unit's window with the ids of its latest results: id and offset in that partition of `topic`."""
+        self._asked[unit] = AskedIds(self._dedupe_window)
+        self._asked[unit].remember(ids, topic, unit)
+
     # --- one record ---
 
     def polled(self, source: TopicPartition, offset: int) -> bool:
         """Note a polled record as outstanding; False when it is done already and must be skipped."""
         tenure = self._tenures[source]
+        self._changed.add(source)
         if not tenure.offsets.polled(offset):
             return False
         tenure.unfinished += 1
         self._unfinished += 1
+        if tenure.offsets.wants_mark():
+            self._wanted = True
         return True
+
+    def suspicion(self, source: TopicPartition, offset: int) -> Suspicion:
+        """At how many deaths a request was in flight."""
+        return self._tenures[source].offsets.suspicion(offset)
+
+    def may_start(self, source: TopicPartition, offset: int) -> bool:
+        """Whether a request may be handed to the loop: a started mark above it is committed."""
+        return self._tenures[source].offsets.may_start(offset)
 
     def handed_over(self, source: TopicPartition, offset: int) -> None:
         """Note that a record may from now on be handed to an engine."""
-        self._tenures[source].offsets.start(offset)
+        tenure = self._tenures[source]
+        tenure.offsets.start(offset)
+        tenure.handed.add(offset)
+
+    def handed_back(self, source: TopicPartition, offset: int, epoch: int) -> bool:
+        """Note that the loop has given a request back; False: it was completed before, or is of another tenure."""
+        if self.epoch(source) != epoch or offset not in self._tenures[source].handed:
+            return False
+        self._tenures[source].handed.discard(offset)
+        return True
+
+    def in_flight(self, unit: int) -> int:
+        """How many requests of a unit the loop has."""
+        return sum(len(tenure.handed) for source, tenure in self._tenures.items() if source.partition == unit)
+
+    @property
+    def anything_in_flight(self) -> bool:
+        """Whether the loop has any request."""
+        return any(tenure.handed for tenure in self._tenures.values())
+
+    def is_unpublished(self, source: TopicPartition) -> bool:
+        """Whether results of a partition wait for a commit, or are in one."""
+        under_way = self._in_transaction.completions if self._in_transaction else ()
+        return any(each.source == source for each in (*self._again, *self._pending, *under_way))
+
+    def is_settled(self, source: TopicPartition) -> bool:
+        """Whether all that is known of a partition is committed."""
+        in_transaction = self._in_transaction is not None and source in self._in_transaction.points
+        return not (in_transaction or source in self._changed or self.is_unpublished(source))
+
+    def frontier(self, source: TopicPartition) -> int:
+        """The offset below which all is done."""
+        return self._tenures[source].offsets.frontier
+
+    def outstanding(self, source: TopicPartition) -> int:
+        """How many offsets are polled, and neither done nor on their way to be committed."""
+        return self._tenures[source].offsets.outstanding
 
     def advanced(self, source: TopicPartition, position: int) -> None:
         """Note the consumer's position, past transaction markers and compacted records."""
-        self._tenures[source].offsets.advance(position)
+        if position > self._tenures[source].offsets.position:
+            self._changed.add(source)
+            self._tenures[source].offsets.advance(position)
 
     def room(self, source: TopicPartition) -> int:
         """How many more records of a partition may be polled so that its commit metadata surely fits."""
@@ -117,16 +198,63 @@ class Ledger:
         self, source: TopicPartition, request_id: str, offset: int, waiting: ReplyAddress | None
     ) -> Asked | None:
         """Note a request's id. If it was seen before: what is known of it, with `waiting` added while it runs."""
-        return self._tenures[source].asked.ask(request_id, offset, waiting)
+        return self._asked[source.partition].ask(request_id, source, offset, waiting)
+
+    # --- deaths and trials ---
+
+    def set_mode(self, mode: Mode) -> None:
+        """Whether a trial is under way in this worker: it is committed with every partition."""
+        if mode == self._mode:
+            return
+        self._mode = mode
+        for tenure in self._tenures.values():
+            tenure.offsets.set_mode(mode)
+        self._changed.update(self._tenures)
+
+    def put_on_trial(self, places: Collection[tuple[TopicPartition, int]]) -> None:
+        """Exactly these suspects are on trial from the next commit on."""
+        for source, tenure in self._tenures.items():
+            tenure.offsets.put_on_trial([offset for place, offset in places if place == source])
+        self._changed.update(self._tenures)
+        self._wanted = True
+
+    def exonerate(self) -> None:
+        """A suspect was convicted, which explains the deaths: the others are suspects no longer."""
+        for tenure in self._tenures.values():
+            tenure.offsets.exonerate()
+        self._changed.update(self._tenures)
+        self._wanted = True
+
+    def withdraw(self, source: TopicPartition) -> None:
+        """Nothing of this partition is in flight, nor will be in this tenure: the next commit says so."""
+        self._tenures[source].offsets.withdraw()
+        self._changed.add(source)
+        self._wanted = True
+
+    def engine_died(self, in_flight: Collection[tuple[TopicPartition, int]]) -> None:
+        """The engine died with these in it: that is held against each that is not finished from the next commit on.
+
+        With a trial under way against those on trial alone; unless none of them was in it: it was another then.
+        """
+        if not any(self.suspicion(*place).on_trial for place in in_flight if place[0] in self._tenures):
+            self.set_mode("open")
+        for source, tenure in self._tenures.items():
+            died = [offset for place, offset in in_flight if place == source and offset in tenure.handed]
+            tenure.offsets.engine_died(died)  # what has been completed is not handed any more
+            tenure.handed.clear()
+        self._changed.update(self._tenures)
+        self._wanted = True
 
     def complete(self, completion: Completion, now: float) -> bool:
         """Take a completion; False when it is stale (the partition has moved on) and was dropped. `now` in seconds."""
         if self.epoch(completion.source) != completion.epoch:
             return False
-        self._tenures[completion.source].unfinished -= 1
+        tenure = self._tenures[completion.source]
+        tenure.unfinished -= 1
+        tenure.handed.discard(completion.offset)
         self._unfinished -= 1
         self._pending.append(completion)
-        self._waiting_bytes += _weight(completion)
+        self._waiting_bytes += weight(completion)
         self._urgent = self._urgent or completion.urgent
         if self._pending_since is None:
             self._pending_since = now
@@ -136,14 +264,25 @@ class Ledger:
 
     @property
     def in_transaction(self) -> bool:
-        """A batch was taken and its outcome is not known yet."""
+        """A batch was taken, and its outcome is not known yet."""
         return self._in_transaction is not None
+
+    @property
+    def under_way(self) -> Batch:
+        """The batch that was taken and is not decided yet."""
+        assert self._in_transaction is not None, "no transaction is under way"
+        return self._in_transaction
 
     @property
     def pending(self) -> int:
         """Completions that wait for a transaction, the batch under way included."""
         under_way = len(self._in_transaction.completions) if self._in_transaction else 0
         return len(self._again) + len(self._pending) + under_way
+
+    @property
+    def is_owed(self) -> bool:
+        """A commit is under way, or somebody waits for the next one, whatever is in it."""
+        return self._wanted or self._in_transaction is not None
 
     @property
     def pending_bytes(self) -> int:
@@ -153,9 +292,14 @@ class Ledger:
     def due_in(self, now: float) -> float | None:
         """Seconds until the next batch should be taken; None: nothing waits, or a transaction is under way.
 
-        At once where a request is urgent, where the batch is full, and where nothing is in flight that could join it.
+        At once where a request is urgent, where the batch is full, where nothing is in flight that could join it, and
+        where something waits for the commit itself: a mark, a trial, a partition that is to move.
         """
-        if self._in_transaction is not None or self._pending_since is None:
+        if self._in_transaction is not None:
+            return None
+        if self._wanted:
+            return 0.0
+        if self._pending_since is None:
             return None
         if (
             self._urgent
@@ -173,36 +317,32 @@ class Ledger:
         since then, so all of it is in this one, whatever its size.
         """
         assert self._in_transaction is None, "one transaction at a time"
-        fitting = self._fitting()
+        fitting = how_many_fit(self._again, self._pending)
         for completion in self._pending[:fitting]:
             was_outstanding = self._tenures[completion.source].offsets.done(
                 completion.offset, completion.epoch
             )
             assert was_outstanding, "an offset is completed once"
+            self._changed.add(completion.source)
+        self._wanted = False
         points: dict[TopicPartition, CommitPoint] = {}
-        for source, tenure in self._tenures.items():
+        for source in self._changed:
+            tenure = self._tenures[source]
             point = tenure.offsets.commit_point()
             if point != tenure.committed:
                 points[source] = point
+            else:
+                tenure.offsets.committed(point)
+        self._changed.clear()
         if not points:
             return None
         taken = (*self._again, *self._pending[:fitting])
         self._again, self._pending = [], self._pending[fitting:]
         self._recount()
-        self._batch_bytes = sum(map(_weight, taken))
+        self._batch_bytes = sum(map(weight, taken))
         epochs = {source: self._tenures[source].offsets.epoch for source in points}
         self._in_transaction = Batch(taken, points, epochs)
         return self._in_transaction
-
-    def _fitting(self) -> int:
-        """How many of the pending completions one transaction takes; the first always, if nothing goes again."""
-        size = sum(completion.bytes_to_publish for completion in self._again)
-        room = max(0, MAX_BATCH_RECORDS - len(self._again))
-        for count, completion in enumerate(self._pending[:room]):
-            size += completion.bytes_to_publish
-            if (count or self._again) and size > MAX_BATCH_BYTES:
-                return count
-        return min(len(self._pending), room)
 
     def committed(
         self, locations: list[Location | None]
@@ -215,6 +355,7 @@ class Ledger:
         for source, point in batch.points.items():
             if self.epoch(source) == batch.epochs[source]:
                 self._tenures[source].committed = point
+                self._tenures[source].offsets.committed(point)
         to_tell: list[tuple[Completion, ReplyAddress, Location | None]] = []
         for completion, location in zip(batch.completions, locations, strict=True):
             waiting = self._answered(completion, location)
@@ -222,18 +363,24 @@ class Ledger:
         return to_tell
 
     def _answered(self, completion: Completion, location: Location | None) -> tuple[ReplyAddress, ...]:
-        if self.epoch(completion.source) != completion.epoch or completion.request_id is None:
-            return ()
-        if completion.result is None:
-            return ()  # a duplicate: the first with this id is the answer
-        asked = self._tenures[completion.source].asked
-        return asked.answered(completion.request_id, completion.offset, location)
+        # Of a tenure that has ended too, as long as the unit is ours: the result is there, whoever has its offset now.
+        asked = self._asked.get(completion.source.partition)
+        if asked is None or completion.request_id is None or completion.result is None:
+            return ()  # without a result it is a duplicate: the first with this id is the answer
+        rejected = completion.result.status == "rejected"
+        place = completion.request_id, completion.source, completion.offset
+        return asked.answered(*place, location, rejected=rejected)
 
     def not_committed(self, now: float) -> list[Completion]:
         """The batch under way was not committed: what is still ours goes into the next one; the rest is returned."""
         batch = self._end_transaction()
+        self._changed.update(source for source in batch.points if source in self._tenures)
+        self._wanted = True
         kept = [each for each in batch.completions if self.epoch(each.source) == each.epoch]
         dropped = [each for each in batch.completions if self.epoch(each.source) != each.epoch]
+        for each in dropped:
+            if each.source.partition in self._asked:
+                self._asked[each.source.partition].forget(each.source)
         self._again = kept
         self._recount()
         if self.pending:
@@ -255,12 +402,7 @@ class Ledger:
     def _recount(self) -> None:
         """Take stock of what waits after more than an addition to it."""
         waiting = [*self._again, *self._pending]
-        self._waiting_bytes = sum(map(_weight, waiting))
+        self._waiting_bytes = sum(map(weight, waiting))
         self._urgent = any(completion.urgent for completion in waiting)
         if not waiting:
             self._pending_since = None
-
-
-def _weight(completion: Completion) -> int:
-    """Bytes that a completion holds in memory: what it publishes, and the request that it keeps."""
-    return completion.bytes_to_publish + completion.size

@@ -10,31 +10,40 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from headrace.consumers.records import GroupMetadata, Poll, Record, TopicPartition
 from headrace.producers.kafka import CommitBatch
 from headrace.schemas import metrics
 from headrace.schemas.codec import Codec
-from headrace.schemas.errors import HeadraceError, MessageError, RegistryFailed, TopicMissing, TopicNotAllowed
+from headrace.schemas.errors import (
+    MessageError,
+    PoisonRequest,
+    RegistryFailed,
+    TopicNotAllowed,
+)
 from headrace.topics.names import ContractNames
-from headrace.workers.answers import Answers
+from headrace.workers.answers import Answers, Served, detail
 from headrace.workers.committing import CommitThread, Outcome, Transactions
+from headrace.workers.dispatch import Dispatch
 from headrace.workers.intake import work_of
 from headrace.workers.ledger import Ledger
-from headrace.workers.partitions import MAX_POLL_RECORDS, Partitions, RequestSource
+from headrace.workers.moving import Loop, Moves
+from headrace.workers.openings import Openings, RequestSource
+from headrace.workers.partitions import MAX_POLL_RECORDS, Partitions
+from headrace.workers.refusals import Refusals
 from headrace.workers.replying import ReplySender
-from headrace.workers.work import Completion, Work
+from headrace.workers.trials import Place, is_convicted
+from headrace.workers.work import Completion, EngineDied, HandedBack, WindowRead, Work
 
 log = logging.getLogger(__name__)
 
 IDLE_POLL_S = 0.05  # a poll returns earlier when records come or `wake_up()` is called
+LONGEST_POLL_S = 0.5  # with nothing in hand
 POSITION_INTERVAL_S = (
     1.0  # bare positions (past transaction markers) are committed this often, so that lag reaches 0
 )
 STALE_RETRY_S = 1.0  # before a membership whose commit was refused is tried again
-MISSING_KEPT_S = 60.0  # how long a result topic that did not exist is believed not to
 LAST_COMMITS_S = 30.0  # for what is pending at the end; then it is left to its next owner
 
 
@@ -51,36 +60,65 @@ class Pump:
         names: ContractNames,
         answers: Answers,
         replies: ReplySender,
-        deliver: Callable[[list[Work]], None],
-        moved: Callable[[frozenset[TopicPartition]], None],
+        openings: Openings,
+        loop: Loop,
         max_outstanding: int,
+        drain_budget_s: float = 60.0,
+        order_by_key: bool = False,
     ) -> None:
         self._source = source
+        self._drain_budget_s = drain_budget_s
         self._ledger = ledger
         self._codec = codec
         self._names = names
         self._answers = answers
         self._replies = replies
-        self._deliver = deliver
-        self._partitions = Partitions(
-            source=source, ledger=ledger, names=names, moved=moved, max_outstanding=max_outstanding
+        self._openings = openings
+        self._loop = loop
+        self._dispatch = Dispatch(
+            model=names.model, ledger=ledger, deliver=loop.deliver, order_by_key=order_by_key
         )
-        self._inbox: queue.SimpleQueue[Completion | Outcome] = queue.SimpleQueue()
+        self._partitions = Partitions(
+            source=source,
+            ledger=ledger,
+            names=names,
+            openings=openings,
+            gone=self._gone,
+            max_outstanding=max_outstanding,
+        )
+        self._moves = Moves(
+            model=names.model,
+            source=source,
+            ledger=ledger,
+            partitions=self._partitions,
+            dispatch=self._dispatch,
+            loop=loop,
+            budget_s=drain_budget_s,
+        )
+        self._inbox: queue.SimpleQueue[Completion | Outcome | HandedBack | WindowRead | EngineDied] = (
+            queue.SimpleQueue()
+        )
         self.commits = CommitThread(
             transactions=transactions, replies=replies, names=names, tell_outcome=self._commit_ended
         )
         self._refused: GroupMetadata | None = None  # the membership that a commit was refused for
         self._try_again_at = 0.0
-        self._missing_topics: dict[
-            str, tuple[float, HeadraceError]
-        ] = {}  # until when that is believed, and why
+        self._refusals = Refusals(ledger=ledger, answers=answers, names=names)
         self._next_look = 0.0
         self._positions_looked_at = False
         self._intake = True
+        self._leave = threading.Event()
+        self._leaving = False
         self._finish = threading.Event()
         self._give_up_at = 0.0
         self._leave_group = True
         self.joined = False  # a member of the group; read by the readiness page
+
+    def _gone(self, sources: frozenset[TopicPartition]) -> None:
+        for source in sources:
+            self._dispatch.forget(source)
+        self._moves.gone({source.partition for source in sources})
+        self._loop.drop(sources)
 
     # --- from other threads ---
 
@@ -94,22 +132,40 @@ class Pump:
         self._inbox.put(outcome)
         self._source.wake_up()
 
-    def stop_intake(self) -> None:
-        """Take no more records; go on polling, so that the partitions stay ours until the last commit."""
+    def handed_back(self, units: frozenset[int], works: list[Work]) -> None:
+        """The loop has given back what it had of these units, as it was told."""
+        self._tell(HandedBack(units, works))
+
+    def window_read(self, unit: int, ids: list[tuple[str, int]]) -> None:
+        """The ids of a unit's latest results have been read."""
+        self._tell(WindowRead(unit, ids))
+
+    def engine_died(self, in_flight: frozenset[Place], cause: str) -> None:
+        """The engine died: what was in it is suspect, and nothing more is begun."""
         self._intake = False
+        self._tell(EngineDied(in_flight, cause))
+
+    def _tell(self, message: HandedBack | WindowRead | EngineDied) -> None:
+        self._inbox.put(message)
+        self._source.wake_up()
+
+    def leave(self) -> None:
+        """Drain everything, give it away as it is drained, then leave the group and let `run` return."""
+        self._leave.set()
         self._source.wake_up()
 
     def finish(self, *, leave_group: bool) -> None:
         """Commit what is pending, then end both threads. `leave_group` False: a restart in the same slot follows."""
         self._leave_group = leave_group
         self._give_up_at = time.monotonic() + LAST_COMMITS_S
+        self._intake = False
         self._finish.set()
         self._source.wake_up()
 
     # --- the consumer thread ---
 
     def run(self) -> None:
-        """Start what is new, hand a batch on, hold back what is full, poll, take records and completions.
+        """Follow what is to move, start what is new, hand a batch on, hold back what is full, poll, take what came.
 
         What is new comes before the batch: while one is under way nothing can be started, and under load there is
         always a next one.
@@ -125,21 +181,33 @@ class Pump:
 
     def turn(self) -> None:
         """One turn of `run`."""
+        if self._leave.is_set() and not self._leaving:
+            self._leaving = True
+            self._intake = False
+            self._give_up_at = time.monotonic() + self._drain_budget_s + LAST_COMMITS_S
+            self._moves.leave()
+        if not self._finish.is_set():
+            self._moves.follow()
         if self._intake:
-            self._partitions.start_assigned()
-            self._partitions.find_positions()
+            self._partitions.open_next()
+            self._dispatch.begin_trial()
         self._hand_over_batch()
         self._partitions.adjust_pauses(intake=self._intake)
         poll = self._source.poll(self._poll_timeout(), MAX_POLL_RECORDS)
         self._partitions.apply_moves(poll)
         self._take_records(poll)
         self._take_inbox()
+        self._dispatch.deliver()
+        self._dispatch.show()
 
     def _finished(self) -> bool:
         if not self._finish.is_set():
-            return False
+            if self._leaving and time.monotonic() > self._give_up_at:
+                log.warning("not everything could be given away in time; the next owners find what is left")
+                return True
+            return self._moves.has_left
         self._take_inbox()
-        if self.commits.ended or self._ledger.pending == 0:
+        if self.commits.ended or (self._ledger.pending == 0 and not self._ledger.is_owed):
             return True
         if self._ledger.in_transaction or time.monotonic() < self._give_up_at:
             return False
@@ -154,21 +222,51 @@ class Pump:
                 received = self._inbox.get_nowait()
             except queue.Empty:
                 return
-            if isinstance(received, Completion):
-                self._take_completion(received)
-            else:
-                self._take_outcome(received)
+            match received:
+                case Completion():
+                    self._take_completion(received)
+                case Outcome():
+                    self._take_outcome(received)
+                case HandedBack():
+                    self._moves.handed_back(received.units, received.works)
+                case WindowRead():
+                    self._openings.window_read(received.unit, received.ids)
+                case EngineDied():
+                    self._take_death(received)
+
+    def _take_death(self, death: EngineDied) -> None:
+        metrics.DEATHS.labels(self._names.model, "engine").inc()
+        alone = self._dispatch.on_trial_alone()
+        if (
+            alone is not None
+            and (alone.source, alone.offset) in death.in_flight
+            and self._ledger.epoch(alone.source) == alone.epoch
+        ):
+            self._take_completion(self._convicted(alone, death.cause))
+        self._dispatch.stop()
+        self._ledger.engine_died(death.in_flight)
+
+    def _convicted(self, work: Work, cause: str) -> Completion:
+        metrics.POISON.labels(self._names.model).inc()
+        error = PoisonRequest(
+            "the engine died each time it was given this request, in the end with nothing else in flight"
+            f" ({cause})"
+        )
+        log.error("request %s is poison: %s", work.request_id, error)
+        self._dispatch.convicted()
+        return self._answers.completion(work, Served("failed", error=detail(error)))
 
     def _take_completion(self, completion: Completion) -> None:
-        if self._missing_topics:
-            completion = self._publishable(completion)
+        completion = self._refusals.publishable(completion)
         if self._ledger.complete(completion, time.monotonic()):
             self._partitions.release(completion.source, completion.size)
+            self._dispatch.finished(completion.source, completion.offset)
         else:
             metrics.STALE_COMPLETIONS.labels(self._names.model).inc()
 
     def _take_outcome(self, outcome: Outcome) -> None:
         if outcome.locations is None:
+            self._dispatch.batch_not_committed()
             dropped = self._ledger.not_committed(time.monotonic())
             metrics.STALE_COMPLETIONS.labels(self._names.model).inc(len(dropped))
             if outcome.refused is None:
@@ -177,33 +275,15 @@ class Pump:
                 self._refused = outcome.group
                 self._try_again_at = time.monotonic() + STALE_RETRY_S
             else:
-                self._replace_refused(outcome.refused, outcome.error)
+                self._refusals.replace(outcome.refused, outcome.error)
             return
-        for completion, address, location in self._ledger.committed(outcome.locations):
+        batch = self._ledger.under_way
+        to_tell = self._ledger.committed(outcome.locations)
+        self._openings.committed(batch.points)
+        self._dispatch.batch_committed()
+        for completion, address, location in to_tell:
             assert completion.result is not None, "only results are waited for"
             self._replies.final(address, completion.result, completion.encoding, 0, location)
-
-    def _replace_refused(self, refused: Completion, error: HeadraceError | None) -> None:
-        assert error is not None, "a refusal has its reason"
-        if refused.last_resort:
-            raise error
-        if isinstance(error, TopicMissing):
-            # To find that out takes the producer seconds, which are everybody's: not for each that names the topic.
-            until = time.monotonic() + MISSING_KEPT_S
-            named = {record.topic for record in refused.records} - {self._names.results, self._names.dead}
-            self._missing_topics.update(dict.fromkeys(named, (until, error)))
-        instead = self._answers.last_resort(refused, error)
-        self._ledger.amend(lambda each: instead if each is refused else self._publishable(each))
-
-    def _publishable(self, completion: Completion) -> Completion:
-        """The same, or its last resort where it would go to a topic that was found missing."""
-        now = time.monotonic()
-        for record in completion.records:
-            until, error = self._missing_topics.get(record.topic, (0.0, None))
-            if error is not None and now < until:
-                return self._answers.last_resort(completion, error)
-            self._missing_topics.pop(record.topic, None)
-        return completion
 
     def _hand_over_batch(self) -> None:
         now = time.monotonic()
@@ -217,7 +297,10 @@ class Pump:
             return
         self._positions_looked_at = False
         batch = self._ledger.take()
-        if batch is not None:
+        self._dispatch.batch_taken()
+        if batch is None:
+            self._dispatch.batch_committed()  # all that is known is committed already
+        else:
             records = [record for completion in batch.completions for record in completion.records]
             self.commits.hand(batch, CommitBatch(records, dict(batch.points), self._source.group_metadata()))
 
@@ -241,23 +324,23 @@ class Pump:
     def _poll_timeout(self) -> float:
         now = time.monotonic()
         due = self._ledger.due_in(now)
-        return IDLE_POLL_S if due is None or not self._may_commit(now) else min(IDLE_POLL_S, due)
+        if due is None:
+            busy = self._partitions.busy or self._moves.draining
+            return IDLE_POLL_S if busy else LONGEST_POLL_S
+        return min(IDLE_POLL_S, due) if self._may_commit(now) else IDLE_POLL_S
 
     def _take_records(self, poll: Poll) -> None:
-        works: list[Work] = []
         for source, records in poll.records.items():
             epoch = self._ledger.epoch(source)
             if epoch is not None:
-                works += self._take_partition(source, records, epoch)
-        if works:
-            self._deliver(works)
+                self._take_partition(source, records, epoch)
+        self._dispatch.deliver()
         group = self._source.group_metadata()
         self.joined = group.joined
         metrics.GENERATION.labels(self._names.model).set(group.generation)
 
-    def _take_partition(self, source: TopicPartition, records: list[Record], epoch: int) -> list[Work]:
+    def _take_partition(self, source: TopicPartition, records: list[Record], epoch: int) -> None:
         lane = self._names.lane_of(source.topic)
-        works: list[Work] = []
         for record in records:
             try:
                 work = work_of(record, source=source, epoch=epoch, lane=lane, codec=self._codec)
@@ -270,12 +353,12 @@ class Pump:
                 continue
             self._partitions.hold(source, work.size)
             answered = rejection or self._answer_to_duplicate(work)
+            if answered is None and is_convicted(self._ledger.suspicion(source, record.offset)):
+                answered = self._convicted(work, "its workers vanished without a word")
             if answered is None:
-                self._ledger.handed_over(source, record.offset)
-                works.append(work)
+                self._dispatch.offer(work)
             else:
                 self._take_completion(answered)
-        return works
 
     def _rejection(self, work: Work) -> Completion | None:
         """The completion of what cannot be served."""

@@ -88,10 +88,19 @@ class ReplySender:
         self._put(_Outgoing(address, reply, encoding))
 
     def delta(
-        self, address: ReplyAddress, request_id: str, encoding: Encoding, seq: int, delta: Delta
+        self,
+        address: ReplyAddress,
+        request_id: str,
+        encoding: Encoding,
+        seq: int,
+        delta: Delta,
+        *,
+        attempt: int = 1,
     ) -> None:
-        """Some more text of a choice."""
-        reply = Reply(id=request_id, seq=seq, kind="delta", choice=delta.choice, delta=delta.text)
+        """Some more text of a choice. A reader of the stream begins anew with a higher `attempt`."""
+        reply = Reply(
+            id=request_id, attempt=attempt, seq=seq, kind="delta", choice=delta.choice, delta=delta.text
+        )
         self._put(_Outgoing(address, reply, encoding))
 
     def _put(self, outgoing: _Outgoing) -> None:
@@ -200,5 +209,7 @@ class DeltaStream:
             return
         for choice, texts in buffered.items():
             delta = Delta(choice, "".join(texts))
-            self._replies.delta(address, request_id, self._work.encoding, self._seq, delta)
+            self._replies.delta(
+                address, request_id, self._work.encoding, self._seq, delta, attempt=self._work.deaths + 1
+            )
             self._seq += 1

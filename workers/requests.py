@@ -5,22 +5,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
 from headrace.consumers.records import TopicPartition
 from headrace.schemas import metrics
-from headrace.schemas.errors import EngineError, RegistryFailed
+from headrace.schemas.errors import EngineDead, EngineError, RegistryFailed
 from headrace.schemas.messages import LANES, Cancel
-from headrace.workers.admission import Admission
+from headrace.workers.admission import Admission, Room
 from headrace.workers.answers import Answers, Served
 from headrace.workers.cancels import Cancels
+from headrace.workers.engine import EngineIdentity
 from headrace.workers.serving import Serving
 from headrace.workers.work import Completion, Work
 
 log = logging.getLogger(__name__)
 
 REGISTRY_RETRY_S = 0.5
+SEQUENCES = 256  # of an engine that does not say
 ABORT_S = 10.0  # for the engine to let go of what was cancelled
+
+
+def room_of(engine: EngineIdentity, max_in_flight: int | None) -> Room:
+    """What may be handed to an engine: what one step takes, and an eighth more that waits inside for the next one.
+
+    Enough for the next step when sequences end, and no more: what waits inside holds up a move, and an interactive
+    request. `max_in_flight` is the operator's word on both together.
+    """
+    sequences = engine.max_sequences or SEQUENCES
+    if max_in_flight is None:
+        return Room(sequences, engine.kv_tokens, max(1, sequences // 8))
+    return Room(
+        min(sequences, max_in_flight), engine.kv_tokens, max_in_flight - min(sequences, max_in_flight)
+    )
 
 
 class Requests:
@@ -35,6 +52,7 @@ class Requests:
         answers: Answers,
         cancels: Cancels,
         complete: Callable[[Completion], None],
+        hand_back: Callable[[frozenset[int], list[Work]], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._model = model
@@ -43,10 +61,17 @@ class Requests:
         self._answers = answers
         self._cancels = cancels
         self._complete = complete
+        self._hand_back = hand_back
         self._failed = failed
         self._running: dict[asyncio.Task[None], Work] = {}
         self._given_up: set[asyncio.Task[None]] = set()
         self._generating: set[asyncio.Task[None]] = set()  # of those that run: not yet answered
+        self._completion_tokens: dict[asyncio.Task[None], int] = {}
+        self._killed: list[Work] = []  # what the engine died with, as far as it has said so
+        self._expiring: dict[
+            asyncio.Task[None], Work
+        ] = {}  # taken out of the queue, on their way to be answered
+        self._ending: set[asyncio.Task[None]] = set()  # that hand back what was aborted
         self._admitting = True
 
     def accept(self, works: list[Work]) -> None:
@@ -66,10 +91,18 @@ class Requests:
         assert task is not None, "this runs as a task"
         self._generating.add(task)
         try:
-            served = await self._serving.serve(work)
+            served = await self._serving.serve(work, lambda tokens: self._measured(work, tokens))
         finally:
             self._generating.discard(task)
-        self._complete(await self._completion(work, served))
+        if served.status not in ("cancelled", "expired"):  # how long a whole completion is
+            self._completion_tokens[task] = served.usage.completion_tokens
+        completion = await self._completion(work, served)
+        if task not in self._given_up:  # else it was given back, and is another's to answer
+            self._complete(completion)
+
+    def _measured(self, work: Work, prompt_tokens: int) -> None:
+        self._admission.measured(work, prompt_tokens)
+        self._admit()  # it may be shorter than it looked
 
     async def _completion(self, work: Work, served: Served) -> Completion:
         try:
@@ -86,8 +119,11 @@ class Requests:
         work = self._running.pop(task)
         given_up = task in self._given_up
         self._given_up.discard(task)
-        self._admission.finished()
+        self._admission.finished(work, self._completion_tokens.pop(task, None))
         if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, EngineDead):
+                self._admitting = False
+                self._killed.append(work)
             self._failed(error)
         elif task.cancelled() and not given_up:
             # Its offset would stay open for ever, and nobody would know why.
@@ -100,10 +136,70 @@ class Requests:
 
     def drop(self, lost: frozenset[TopicPartition]) -> None:
         """Give up what came from partitions that went to another worker: it does them anew."""
-        self._admission.forget(lambda work: work.source in lost)
-        for task, work in self._running.items():
+        self._admission.take_back(lambda work: work.source in lost)
+        for task, work in self._tasks():
             if work.source in lost:
                 self._give_up(task)
+        self._admit()
+
+    def _tasks(self) -> list[tuple[asyncio.Task[None], Work]]:
+        return [*self._running.items(), *self._expiring.items()]
+
+    def hold(self, units: frozenset[int]) -> None:
+        """Give back what has not begun of units that drain."""
+        waiting = self._admission.take_back(lambda work: work.source.partition in units)
+        self._hand_back(units, waiting)
+        self._admit()
+
+    def abort(self, units: frozenset[int]) -> None:
+        """End what runs of units whose budget is over, and give it back once the engine has let go of it."""
+        late = {task: work for task, work in self._tasks() if work.source.partition in units}
+        metrics.GIVEN_UP.labels(self._model).inc(len(late))
+        for task in late:
+            self._give_up(task)
+        ending = asyncio.create_task(self._hand_back_ended(units, late), name="aborting")
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _hand_back_ended(self, units: frozenset[int], late: Mapping[asyncio.Task[None], Work]) -> None:
+        """Not before: if they are served on after all, they must not be in the engine twice."""
+        if late:
+            await asyncio.wait(late, timeout=ABORT_S)
+        self._hand_back(units, sorted(late.values(), key=lambda work: (work.source, work.offset)))
+
+    def stop(self) -> list[Work]:
+        """Begin nothing more, and give up what runs: the engine has died. What was in it."""
+        self._admitting = False
+        inside = [
+            *self._killed,
+            *(work for task, work in self._running.items() if task in self._generating or _was_killed(task)),
+        ]
+        for task, _ in self._tasks():
+            self._give_up(task)
+        return inside
+
+    async def wait_for_end(self) -> None:
+        """Until the engine has let go of everything; an engine that has died may not, and is not waited for long."""
+        if self._running:
+            await asyncio.wait(list(self._running), timeout=ABORT_S)
+
+    def expire(self) -> None:
+        """Answer those that wait and whose deadline has passed. Called now and then."""
+        for work in self._admission.expired(int(time.time() * 1000)):
+            task = asyncio.create_task(self._answer_expired(work), name=f"expired request {work.request_id}")
+            self._expiring[task] = work
+            task.add_done_callback(self._expired)
+
+    async def _answer_expired(self, work: Work) -> None:
+        completion = await self._completion(work, self._serving.expired_before(work))
+        if asyncio.current_task() not in self._given_up:
+            self._complete(completion)
+
+    def _expired(self, task: asyncio.Task[None]) -> None:
+        del self._expiring[task]
+        self._given_up.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
 
     def cancel(self, cancel: Cancel, appended_ms: int) -> None:
         """End what a cancel is about: what runs now, what waits when its turn comes, and what is still to come."""
@@ -112,29 +208,13 @@ class Requests:
             if self._cancels.of(self._running[task]) is not None:
                 task.cancel()
 
-    async def drain(self, budget_s: float, *, cut_short: asyncio.Event) -> None:
-        """Admit nothing more; what runs may finish within the budget (seconds), and is aborted past it.
-
-        `cut_short`: nothing that still finishes could be committed, so that the budget is over.
-        """
-        self._admitting = False
-        if not self._running:
-            return
-        log.info("waiting for %d requests in flight, %.0f s at most", len(self._running), budget_s)
-        finished = asyncio.gather(*self._running, return_exceptions=True)
-        cut = asyncio.ensure_future(cut_short.wait())
-        await asyncio.wait([finished, cut], timeout=budget_s, return_when=asyncio.FIRST_COMPLETED)
-        cut.cancel()
-        late = list(self._running)
-        if late:
-            log.warning("%d requests did not finish in time; their next owner begins them anew", len(late))
-            for task in late:
-                self._give_up(task)
-            # An engine that has died may not let go of them either: its end is not to wait for that.
-            await asyncio.wait(late, timeout=ABORT_S)
-
     def show(self) -> None:
         """Set the gauges. Called now and then: for each request it would cost more than the rest of this class."""
         metrics.IN_FLIGHT.labels(self._model).set(self._admission.in_flight)
         for lane in LANES:
             metrics.WAITING.labels(self._model, lane).set(self._admission.waiting(lane))
+
+
+def _was_killed(task: asyncio.Task[None]) -> bool:
+    """Whether it has ended with the engine, though its callback has not run yet."""
+    return task.done() and not task.cancelled() and isinstance(task.exception(), EngineDead)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.schemas import metrics
@@ -57,6 +57,10 @@ class _Judged:
     output: Output
     status: Status
     error: ErrorDetail | None
+
+
+def _nothing(_: int) -> None:
+    pass
 
 
 def judge(choice: GeneratedChoice, check: OutputCheck | None) -> _Judged:
@@ -119,8 +123,19 @@ class Serving:
         self._cancels = cancels
         self._labels = (package.model, package.version)
 
-    async def serve(self, work: Work) -> Served:
-        """What becomes of one request. Raises only EngineDead (and CancelledError): everything else is an answer."""
+    def expired_before(self, work: Work) -> Served:
+        """What becomes of a request whose deadline passed before it was admitted."""
+        return Served(
+            "expired",
+            error=_expired("before it was admitted"),
+            queued_ms=milliseconds_since(work.appended_ms),
+        )
+
+    async def serve(self, work: Work, measured: Callable[[int], None] = _nothing) -> Served:
+        """What becomes of one request. Raises only EngineDead (and CancelledError): everything else is an answer.
+
+        `measured` is told how many tokens its prompt has, before they are generated from.
+        """
         assert work.request is not None, "what did not decode is rejected before it comes here"
         queued_ms = milliseconds_since(work.appended_ms)
         metrics.child(metrics.QUEUE_SECONDS, self._package.model, work.lane).observe(queued_ms / 1000)
@@ -129,10 +144,10 @@ class Serving:
             return Served("cancelled", error=_cancelled(cancelled), queued_ms=queued_ms)
         remaining_s = _seconds_until(work.request.deadline)
         if remaining_s is not None and remaining_s <= 0:
-            return Served("expired", error=_expired("before it was admitted"), queued_ms=queued_ms)
+            return self.expired_before(work)
         stream = DeltaStream(self._replies, work)
         try:
-            return await self._before_deadline(work, work.request, queued_ms, stream, remaining_s)
+            return await self._before_deadline(work, work.request, queued_ms, stream, remaining_s, measured)
         except asyncio.CancelledError:
             cancelled = self._cancels.of(work)
             if cancelled is None:
@@ -155,24 +170,38 @@ class Serving:
             stream.close()
 
     async def _before_deadline(
-        self, work: Work, request: Request, queued_ms: int, stream: DeltaStream, remaining_s: float | None
+        self,
+        work: Work,
+        request: Request,
+        queued_ms: int,
+        stream: DeltaStream,
+        remaining_s: float | None,
+        measured: Callable[[int], None],
     ) -> Served:
         deadline = asyncio.timeout(remaining_s)
         try:
             async with deadline:
-                return await self._attempts(work, request, queued_ms, stream)
+                return await self._attempts(work, request, queued_ms, stream, measured)
         except TimeoutError:
             if not deadline.expired():
                 raise  # something within has timed out, not the request
         error = _expired("while it was generated")
         return Served("expired", error=error, queued_ms=queued_ms, next_seq=stream.close())
 
-    async def _attempts(self, work: Work, request: Request, queued_ms: int, stream: DeltaStream) -> Served:
+    async def _attempts(
+        self,
+        work: Work,
+        request: Request,
+        queued_ms: int,
+        stream: DeltaStream,
+        measured: Callable[[int], None],
+    ) -> Served:
         rendered = prompt_of(request, self._package)
         prompt = TextPrompt(rendered) if isinstance(rendered, str) else ChatPrompt(rendered)
         constraint, check = constraint_of(request, self._package)
         sampling = sampling_of(request, self._package)
         token_ids = await self._encode(prompt)
+        measured(len(token_ids))
         # Tokens may leave before the end only where nothing was promised that may still fail.
         streams = request.stream and work.reply_to is not None and constraint is None
         attempt = 1
@@ -242,7 +271,7 @@ class Serving:
                 completion_tokens=completion_tokens,
             ),
             error=error,
-            attempt=attempt,
+            attempt=work.deaths + attempt,
             queued_ms=queued_ms,
             first_token_ms=stream.first_token_ms,
             output_schema_digest=check.digest if check else None,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import os
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -36,7 +38,7 @@ from headrace.workers.engine import (
     Prompt,
     TextPrompt,
 )
-from headrace.workers.simulated_failures import Failure, Script
+from headrace.workers.simulated_failures import Failure, Fate, Script
 
 _SLICE = 8  # tokens between two looks at the clock where nobody watches the stream
 
@@ -50,6 +52,9 @@ class SimulatedProfile:
     decode_seconds_per_token: float = 0.01  # of one sequence alone
     batch_slowdown: float = 0.01  # what each further running sequence adds to a step, as a fraction of it
     max_running: int = 256  # sequences at a time; more wait, by priority and arrival
+    kv_tokens: int = (
+        1_048_576  # what admission is told that the KV cache holds; nothing runs short of it in here
+    )
     completion_tokens: tuple[int, int] = (16, 64)  # least and most of a text without a constraint
     load_seconds: float = 0.0
     time_scale: float = 1.0  # 0: no time passes, a job takes one turn of the loop
@@ -89,6 +94,8 @@ class SimulatedEngine:
             backend="guidance",
             weights_digest=None,
             max_model_len=self.profile.max_model_len,
+            max_sequences=self.profile.max_running,
+            kv_tokens=self.profile.kv_tokens,
         )
 
     @property
@@ -169,9 +176,10 @@ class SimulatedEngine:
         """See the port."""
         self.check_health()
         self._check(job)
-        failure = None
+        fate = None
         if not self.script.empty:
-            failure = self.script.take(job.request_id, texts.to_text(job.token_ids))
+            fate = self.script.take(job.request_id, texts.to_text(job.token_ids))
+        failure = None if fate is None else fate.kind
         if failure == "reject":
             raise EngineRejected("the engine refuses this request: it was told to")
         running = _Running()
@@ -180,8 +188,8 @@ class SimulatedEngine:
             planned = await self._plan(job, failure)
             running.shown = [[] for _ in planned]
             await self._admit(running, job.priority)
-            if failure == "die":
-                self.die(f"it was told to by request {job.request_id}")
+            if fate is not None and fate.kind in ("die", "vanish"):
+                await self._kill(running, fate, job.request_id)
             async for delta in self._play(job, running, planned, hang=failure == "hang"):
                 if job.stream:
                     yield delta
@@ -196,6 +204,16 @@ class SimulatedEngine:
             ],
             prompt_tokens=len(job.token_ids),
         )
+
+    async def _kill(self, running: _Running, fate: Fate, request_id: str) -> None:
+        """End the engine, or the whole process, unless the job is aborted before."""
+        if fate.after_s > 0:
+            await self._pass_time(running, fate.after_s)
+        if running.aborted:
+            return
+        if fate.kind == "vanish":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.die(f"it was told to by request {request_id}")
 
     def _check(self, job: GenerationJob) -> None:
         length, limit = len(job.token_ids), self.profile.max_model_len

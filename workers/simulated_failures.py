@@ -8,13 +8,21 @@ from typing import Any, Literal, Self, cast, get_args
 
 from headrace.schemas.errors import SettingsError
 
-Failure = Literal["die", "reject", "error", "abort", "invalid_output", "truncated", "hang"]
+Failure = Literal["die", "vanish", "reject", "error", "abort", "invalid_output", "truncated", "hang"]
 FAILURES: tuple[Failure, ...] = get_args(Failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What is to become of a job; `after_s`: of `die` and `vanish`, how long it runs before."""
+
+    kind: Failure
+    after_s: float = 0.0
 
 
 @dataclass(slots=True)
 class _Rule:
-    kind: Failure
+    fate: Fate
     request_id: str | None
     prompt_contains: str | None
     left: int | None  # how often still; None: always
@@ -30,6 +38,7 @@ class Script:
     counts.
 
     die             the engine dies while it runs the job: EngineDead, for every job from then on
+    vanish          the process ends while it runs the job, as by `kill -9`: nobody is told anything
     reject          EngineRejected before it begins
     error           a Generation with finish_reason `error` and no text, as of a grammar that did not compile
     abort           finish_reason `abort`, half of the text
@@ -53,11 +62,15 @@ class Script:
         request_id: str | None = None,
         prompt_contains: str | None = None,
         times: int | None = None,
+        after_s: float = 0.0,
     ) -> None:
-        """Jobs with this id, or with this text in their prompt, fail so: the next `times`, or all."""
-        self._rules.append(_Rule(kind, request_id, prompt_contains, times))
+        """Jobs with this id, or with this text in their prompt, fail so: the next `times`, or all.
 
-    def take(self, request_id: str, prompt: str) -> Failure | None:
+        `after_s` is how long a job runs before it kills (`die`, `vanish`), as the engine's time scale has it.
+        """
+        self._rules.append(_Rule(Fate(kind, after_s), request_id, prompt_contains, times))
+
+    def take(self, request_id: str, prompt: str) -> Fate | None:
         """What is to become of a job; counts down the rule that says so."""
         for rule in self._rules:
             if rule.matches(request_id, prompt):
@@ -65,7 +78,7 @@ class Script:
                     rule.left -= 1
                     if rule.left <= 0:
                         self._rules.remove(rule)
-                return rule.kind
+                return rule.fate
         return None
 
     @property
@@ -75,7 +88,7 @@ class Script:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """From a list of objects with `kind`, and `request_id`, `prompt_contains`, `times` where wanted.
+        """From a list of objects with `kind`, and `request_id`, `prompt_contains`, `times`, `after_s` where wanted.
 
         Raises SettingsError for anything else.
         """

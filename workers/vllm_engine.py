@@ -112,6 +112,8 @@ class VllmEngine:
             weights_digest=await asyncio.to_thread(self._digest, config),
             max_model_len=config.max_model_len,
             default_max_tokens=self._defaults.get("max_tokens"),
+            max_sequences=self._llm.vllm_config.scheduler_config.max_num_seqs,
+            kv_tokens=_kv_tokens(self._llm.vllm_config.cache_config),
             extra={
                 "distribution": distribution,
                 **{name: vllm_setup.version_of(name) for name in ("torch", "xgrammar", "llguidance")},
@@ -308,6 +310,16 @@ def _client_errors() -> tuple[type[Exception], ...]:
     vllm_exceptions: Any = importlib.import_module("vllm.exceptions")
     pydantic: Any = importlib.import_module("pydantic")
     return (vllm_exceptions.VLLMClientError, pydantic.ValidationError)
+
+
+def _kv_tokens(cache: Any) -> int | None:
+    """Tokens that the KV cache holds: vLLM's own figure, which is right for models that mix kinds of attention.
+
+    There blocks times block size counts the tokens once for each group of layers.
+    """
+    if cache.kv_cache_size_tokens is not None:
+        return int(cache.kv_cache_size_tokens)
+    return None if not cache.num_gpu_blocks else int(cache.num_gpu_blocks) * int(cache.block_size)
 
 
 def _reason(error: BaseException) -> str:

@@ -7,6 +7,7 @@ processes, so that this can look after it from within.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -19,6 +20,10 @@ def end_with_worker() -> None:
     """Watch for the end of the worker, if this process is one that it started. Returns at once."""
     parent = os.getppid()
     if os.environ.get(PARENT) == str(parent):
+        # A terminal's Ctrl-C goes to the whole process group: it is the worker's to answer, by finishing what is in
+        # flight; the engine would die of it at once, and everything in it be suspect.
+        with contextlib.suppress(OSError):  # a leader of a session has a group of its own already
+            os.setpgid(0, 0)
         threading.Thread(target=_watch, args=(parent,), name="headrace-parent-watch", daemon=True).start()
 
 

@@ -40,6 +40,10 @@ class Work:
     request_id: str | None  # also of a request that did not decode, where it can be read
     error: MessageError | None = None
     reply_to: ReplyAddress | None = None
+    deaths: int = (
+        0  # of workers or engines that had it in flight, as far as is known: attempts before this one
+    )
+    alone: bool = False  # it runs with nothing else in the engine
 
     @property
     def size(self) -> int:
@@ -73,3 +77,27 @@ class Completion:
     def bytes_to_publish(self) -> int:
         """Bytes of keys and values of `records`."""
         return sum(len(record.value or b"") + len(record.key or b"") for record in self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """loop -> consumer thread: works that it had not begun, or was told to give up."""
+
+    units: frozenset[int]
+    works: list[Work]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRead:
+    """window reader -> consumer thread: ids and offsets of a unit's latest results."""
+
+    unit: int
+    ids: list[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDied:
+    """loop -> consumer thread: the engine died with these in it."""
+
+    in_flight: frozenset[tuple[TopicPartition, int]]
+    cause: str

@@ -14,29 +14,41 @@ from dataclasses import dataclass
 
 from headrace.consumers.assignor import UnitAssignor
 from headrace.consumers.kafka import RequestConsumer, remove_member
+from headrace.consumers.metadata_limit import offset_metadata_limit
 from headrace.producers.kafka import GuardedTransaction, PlainProducer
 from headrace.schemas import metrics
 from headrace.schemas.codec import Codec
-from headrace.schemas.errors import EngineDead, HeadraceError, KafkaFailed, SideTaskDied, SlotTaken
+from headrace.schemas.errors import (
+    EngineDead,
+    HeadraceError,
+    KafkaFailed,
+    SideTaskDied,
+    SlotTaken,
+    StaleGeneration,
+)
 from headrace.schemas.package import Package
 from headrace.schemas.settings import Settings
 from headrace.topics.names import ContractNames
 from headrace.workers.admission import Admission
 from headrace.workers.answers import Answers
 from headrace.workers.cancels import CancelReader, Cancels
+from headrace.workers.control_link import ControlLink
 from headrace.workers.engine import Engine
 from headrace.workers.ledger import Ledger
+from headrace.workers.loop_side import LoopSide
+from headrace.workers.open_transactions import OpenTransactions
+from headrace.workers.openings import Openings
 from headrace.workers.partitions import MAX_POLL_RECORDS
 from headrace.workers.pump import Pump
 from headrace.workers.replying import ReplySender
-from headrace.workers.requests import Requests
+from headrace.workers.requests import Requests, room_of
 from headrace.workers.serving import Serving
 from headrace.workers.status_page import StatusPage
-from headrace.workers.work import Completion
+from headrace.workers.window_reader import WindowReader
+from headrace.workers.work import Completion, Work
 
 log = logging.getLogger(__name__)
 
-METADATA_LIMIT = 4096  # bytes of offset metadata: the broker's default, offset.metadata.max.bytes
 HUNG_GRACE_S = 10.0  # a transaction that is still under way so long after its bound hangs inside the client
 WATCH_S = 0.5  # how often health is looked at
 EXIT_HUNG = 70
@@ -63,6 +75,7 @@ class Worker:
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._opened = False  # the transaction
+        self._told_to_leave = False
 
     # --- its life ---
 
@@ -72,7 +85,8 @@ class Worker:
         1. end what a predecessor in this slot left open: others wait for those offsets, and loading takes long
         2. load the engine and have it answer a real probe: not ready means not subscribed
         3. join the group and serve until told to stop, or until a thread or the engine dies
-        4. take no more, let what is in flight finish within the budget, commit it, leave the group
+        4. begin nothing more, let what is in flight finish within the budget, commit it, give away each unit as it is
+           drained, leave the group; when the engine has died: commit what is finished, and who was in it
         5. free the engine last: nothing may be in flight in it by then
         """
         names, slot = self._identity.names, self._identity.slot
@@ -96,6 +110,7 @@ class Worker:
 
     def stop(self) -> None:
         """Begin the orderly end. On the loop's thread; again is no error."""
+        self._told_to_leave = True
         self._stop.set()
 
     async def _load(self, transaction: GuardedTransaction) -> None:
@@ -139,6 +154,9 @@ class Worker:
         answers.engine_is(self._engine.identity)
         producer = PlainProducer(settings)
         replies = ReplySender(producer, codec, model=names.model)
+        limit = await asyncio.to_thread(offset_metadata_limit, settings)
+        transaction.metadata_limit = limit
+        room = room_of(self._engine.identity, settings.max_in_flight)
         consumer = RequestConsumer(
             settings,
             group=names.group,
@@ -148,37 +166,65 @@ class Worker:
                 slot=slot,
                 incarnation=uuid.uuid4().hex,
                 version=self._package.version,
-                capacity=settings.max_in_flight,
+                capacity=room.sequences + room.queued_ahead,
             ),
         )
-
         cancels = Cancels()
 
         def complete(completion: Completion) -> None:
             pump.complete(completion)
 
+        def hand_back(units: frozenset[int], works: list[Work]) -> None:
+            pump.handed_back(units, works)
+
+        def window_read(unit: int, ids: list[tuple[str, int]]) -> None:
+            pump.window_read(unit, ids)
+
         requests = Requests(
             model=names.model,
-            admission=Admission(settings.max_in_flight),
+            admission=Admission(
+                room,
+                backfill_share=settings.backfill_share,
+                order_by_key=self._package.order == "key",
+                defaults=self._package.sampling,
+                max_model_len=self._engine.identity.max_model_len,
+            ),
             serving=Serving(package=self._package, engine=self._engine, replies=replies, cancels=cancels),
             answers=answers,
             cancels=cancels,
             complete=complete,
+            hand_back=hand_back,
             failed=self._fail,
         )
+        ledger = Ledger(
+            commit_interval_s=settings.commit_interval_ms / 1000,
+            metadata_limit=limit,
+            dedupe_window=settings.dedupe_window,
+        )
+        control = ControlLink(settings, names.group)
+        windows = WindowReader(settings, names, settings.dedupe_window, window_read)
+        ending = OpenTransactions(settings, names)
         pump = Pump(
             source=consumer,
             transactions=transaction,
-            ledger=Ledger(
-                commit_interval_s=settings.commit_interval_ms / 1000, metadata_limit=METADATA_LIMIT
-            ),
+            ledger=ledger,
             codec=codec,
             names=names,
             answers=answers,
             replies=replies,
-            deliver=lambda works: self._call(loop, lambda: requests.accept(works)),
-            moved=lambda lost: self._call(loop, lambda: requests.drop(lost)),
-            max_outstanding=2 * settings.max_in_flight + MAX_POLL_RECORDS,
+            openings=Openings(
+                source=consumer,
+                ledger=ledger,
+                names=names,
+                control=control,
+                windows=windows,
+                end_transaction_of=ending.end,
+                metadata_limit=limit,
+            ),
+            loop=LoopSide(lambda function: self._call(loop, function), requests),
+            max_outstanding=2 * (room.sequences + room.queued_ahead) + MAX_POLL_RECORDS,
+            drain_budget_s=settings.drain_budget_s,
+            order_by_key=self._package.order == "key",
         )
         canceller = CancelReader(
             settings,
@@ -186,27 +232,37 @@ class Worker:
             codec,
             lambda cancel, appended_ms: self._call(loop, lambda: requests.cancel(cancel, appended_ms)),
         )
+        side = {"cancels": canceller, "control": control, "windows": windows}
+        aside = [self._thread(loop, name, reader.run) for name, reader in side.items()]
         sender = self._thread(loop, "replies", replies.run)
-        cancelling = self._thread(loop, "cancels", canceller.run)
         # It ends when the consumer thread does, and says nothing of its own then.
         committer = self._thread(loop, "commits", pump.commits.run, ends_with_another=True)
         consuming = self._thread(loop, "consumer", pump.run)
-        watch = asyncio.create_task(self._watch(pump, transaction, requests), name="watch")
+        watch = asyncio.create_task(self._watch(pump, consumer, transaction, requests), name="watch")
         watch.add_done_callback(self._watch_ended)
+        # A twin that took the slot is the member now: leaving would throw it out.
+        leave = True
         try:
             await self._stop.wait()
             self.ready.clear()
-            pump.stop_intake()
-            await requests.drain(self._settings.drain_budget_s, cut_short=self._failed)
+            if self._failure is None:
+                await self._leave(pump, consuming)
         finally:
-            # A twin that took the slot is the member now: leaving would throw it out.
+            if isinstance(self._failure, EngineDead):
+                inside = frozenset((work.source, work.offset) for work in requests.stop())
+                # Whoever told us to leave may have ended the engine too: nobody is to be suspected of that.
+                pump.engine_died(frozenset() if self._told_to_leave else inside, self._failure.message)
             leave = not isinstance(self._failure, SlotTaken)
             pump.finish(leave_group=leave)
             await asyncio.to_thread(consuming.join)
+            requests.stop()
+            await requests.wait_for_end()
             await asyncio.to_thread(committer.join)
             watch.cancel()
-            canceller.stop()
-            await asyncio.to_thread(cancelling.join)
+            for reader in side.values():
+                reader.stop()
+            for thread in aside:
+                await asyncio.to_thread(thread.join)
             replies.stop()
             await asyncio.to_thread(sender.join)
             await asyncio.to_thread(producer.close)
@@ -215,6 +271,14 @@ class Worker:
                 await asyncio.to_thread(remove_member, settings, names.group, slot)
             except KafkaFailed as error:
                 log.warning("%s stays in its group until its session times out: %s", slot, error)
+
+    async def _leave(self, pump: Pump, consuming: threading.Thread) -> None:
+        """Drain, commit and give away everything; cut short when something fails meanwhile."""
+        pump.leave()
+        left = asyncio.create_task(asyncio.to_thread(consuming.join), name="leaving")
+        failed = asyncio.create_task(self._failed.wait())
+        await asyncio.wait([left, failed], return_when=asyncio.FIRST_COMPLETED)
+        failed.cancel()
 
     # --- what may go wrong ---
 
@@ -264,7 +328,9 @@ class Worker:
         if not watch.cancelled() and (error := watch.exception()) is not None:
             self._fail(error)
 
-    async def _watch(self, pump: Pump, transaction: GuardedTransaction, requests: Requests) -> None:
+    async def _watch(
+        self, pump: Pump, consumer: RequestConsumer, transaction: GuardedTransaction, requests: Requests
+    ) -> None:
         """Look at the engine and at the transaction under way, and say on the page whether all is ready."""
         while True:
             try:
@@ -276,11 +342,12 @@ class Worker:
                 # Only the end of the process lets a successor settle it.
                 log.critical("a transaction hangs inside the Kafka client; the process ends")
                 os._exit(EXIT_HUNG)
-            if pump.joined and not self._stop.is_set():
+            if pump.joined and _is_heard(consumer) and not self._stop.is_set():
                 self.ready.set()
             else:
                 self.ready.clear()
             metrics.READY.labels(self._identity.names.model).set(self.ready.is_set())
+            requests.expire()
             requests.show()
             await asyncio.sleep(WATCH_S)
 
@@ -293,6 +360,15 @@ class Worker:
             if self.ready.is_set()
             else "the engine is loading, or the worker has not joined its group, or it is leaving"
         )
+
+
+def _is_heard(consumer: RequestConsumer) -> bool:
+    """Whether the group still knows us. That another process has our slot, the consumer thread says itself."""
+    try:
+        consumer.check_alive()
+    except (StaleGeneration, SlotTaken):
+        return False
+    return True
 
 
 async def _in_thread_left_behind(function: Callable[[], None]) -> None:

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "send": ("send", "send", "Send requests: from a file, from standard input, or one prompt."),
     "results": ("results", "results", "Read results: follow, filter, as a table or JSON."),
     "topics": ("topics", "topics", "Create and compare the topics of a model."),
+    "offsets": ("offsets", "offsets", "Where a model's group stands; accept what was lost."),
     "schemas": ("schemas", "schemas", "Export the Avro schemas, or register them."),
     "broker": ("broker", "broker", "Start or install a Kafka broker for development."),
     "bench": ("bench", "bench", "Measure, as ratios within one run."),

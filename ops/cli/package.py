@@ -151,6 +151,7 @@ class Report:
             "backend": package.backend,
             "backend_reason": self.backend_reason,
             "max_attempts": package.max_attempts,
+            "order": package.order,
             "topics": [*names.request_topics, names.results, names.dead, names.cancels],
             "group": names.group,
             "example_request": self.example,
@@ -236,6 +237,8 @@ def _show(report: Report) -> None:
         console.print("\nOutputs: free text, or what each request's own `output` asks for")
     else:
         console.print(f"\nOutputs: held to {package.output.digest}")
+    if package.order == "key":
+        console.print("Order:   one request of a key at a time, in the order in which they were sent")
     console.print(f"Backend: {package.backend} ({report.backend_reason})")
     console.print(f"Weights: {escape(str(package.weights))}\n")
     console.print(_sampling_table(report.sampling))

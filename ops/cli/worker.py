@@ -42,7 +42,11 @@ def worker() -> None:
 )
 @options.bootstrap_servers
 @options.prefix
-@click.option("--max-in-flight", type=int, help="Requests given to the engine at a time. Default: 256.")
+@click.option(
+    "--max-in-flight",
+    type=int,
+    help="Requests given to the engine at a time. Default: what it takes in a step, and an eighth more.",
+)
 @click.option(
     "--drain-budget", "drain_budget_s", type=int, help="Seconds to finish what is in flight. Default: 60."
 )
@@ -68,11 +72,13 @@ def run(
 ) -> None:
     """Serve one model package until SIGTERM.
 
-    The first SIGTERM or Ctrl-C finishes what is in flight and leaves the group; a second leaves at once. Brokers
-    that do not answer are waited for.
+    The first SIGTERM or Ctrl-C finishes what is in flight, gives each partition away as it is drained, and leaves
+    the group; a second leaves at once.
 
     Exit codes: 0 told to stop, 1 failed, 2 a mistake in package or settings, 3 no brokers given or no engine here,
-    4 the engine died, 5 another process has this slot.
+    4 the engine died, 5 another process has this slot, 70 a transaction hung. 3 too when no broker answers for a
+    minute at its start. Start it again after 1, 3, 4 and 70: it goes on where it stopped, and a request that kills
+    engines is found.
     """
     from headrace.ops.running import run_worker, with_weights
     from headrace.schemas.errors import BrokerNotFound

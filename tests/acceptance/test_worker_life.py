@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -163,7 +165,9 @@ def test_two_workers_share_the_units_and_one_takes_over_from_the_other(seen: Tra
     assert {result.provenance.slot for _, result in seen.results} == {"a", "b"}
 
 
-def test_offsets_that_retention_removed_are_counted_and_said(seen: Traffic, package: Path) -> None:
+def test_offsets_that_retention_removed_park_their_partition_until_an_operator_accepts_the_loss(
+    seen: Traffic, package: Path
+) -> None:
     with start(seen, package) as worker:
         seen.send_many([f"r{number}" for number in range(50)])
         seen.wait_for_results(50)
@@ -182,9 +186,20 @@ def test_offsets_that_retention_removed_are_counted_and_said(seen: Traffic, pack
     finally:
         admin.close()
     with start(seen, package) as worker:
-        seen.wait_for_results(51)
-        assert f"offsets {first} to {first + 49} were removed by retention" in worker.said()
+        wait_until(lambda: worker.metric("headrace_parked_partitions") == 1, 30, "the partition to be parked")
+        assert f"{topic}-2 is parked" in worker.said()
         assert 'headrace_lost_records_total{lane="standard",model="tagger"} 50.0' in worker.get("/metrics")[1]
+        seen.send({"id": "elsewhere", "prompt": "x"}, partition=1)
+        seen.wait_for_results(51)
+        assert set(seen.answered().values()) == {1}
+        assert "left" not in seen.answered()
+        command = [sys.executable, "-m", "headrace.ops.cli", "offsets", "accept", "--model", "tagger"]
+        command += ["--bootstrap-servers", str(seen.settings.bootstrap_servers)]
+        command += ["--prefix", seen.settings.prefix, "--yes", "standard-2"]
+        accepted = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert accepted.returncode == 0, accepted.stderr
+        seen.wait_for_results(52)
+        assert worker.metric("headrace_parked_partitions") == 0
     assert seen.answered()["left"] == 1
 
 

@@ -36,6 +36,16 @@ def test_the_identity_pins_versions_and_weights(port: Port) -> None:
     assert set(identity.extra) == {"distribution", "torch", "xgrammar", "llguidance"}
 
 
+def test_the_identity_says_what_the_engine_has_room_for(port: Port, vllm_engine: VllmEngine) -> None:
+    identity = port.engine.identity
+    assert identity.max_sequences == 32  # as the fixture asks
+    cache: Any = vllm_engine._llm.vllm_config.cache_config
+    assert identity.kv_tokens is not None
+    assert identity.kv_tokens >= identity.max_model_len
+    # This model has attention of one kind: vLLM's figure is that of its blocks.
+    assert abs(identity.kv_tokens - cache.num_gpu_blocks * cache.block_size) <= cache.block_size
+
+
 def test_a_prompt_seen_before_counts_as_cached(port: Port) -> None:
     async def go() -> Seen:
         token_ids = await port.engine.encode(TextPrompt("cached words of the miller " * 60))

@@ -1,14 +1,12 @@
-"""RequestConsumer as a member of a group, on a real Kafka; where it cures the stock client, that is seen to fail."""
+"""RequestConsumer as a member of a group, on a real Kafka."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka import KafkaProducer
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as KafkaTopicPartition
 from kafka_members import (
@@ -17,6 +15,7 @@ from kafka_members import (
     admin_client,
     closing,
     create_topics,
+    join_is_under_way,
     poll_until,
     produce,
     settings_for,
@@ -26,25 +25,6 @@ from waiting import wait_until
 from headrace.consumers.kafka import remove_member
 from headrace.consumers.records import TopicPartition
 from headrace.schemas.errors import KafkaFailed, KafkaUnavailable, SlotTaken
-
-
-def stock_member(bootstrap: str, topic: str, group: str) -> Any:
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap,
-        group_id=group,
-        partition_assignment_strategy=[CooperativeStickyAssignor],
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        heartbeat_interval_ms=200,
-        fetch_max_wait_ms=50,
-    )
-    consumer.subscribe([topic])
-    return consumer
-
-
-def join_is_under_way(coordinator: Any) -> bool:
-    task = coordinator._join_task
-    return task is not None and not task.is_done
 
 
 def test_units_are_shared_and_every_record_is_read(kafka_bootstrap: str, unique_prefix: str) -> None:
@@ -100,71 +80,6 @@ def test_paused_partitions_give_nothing_until_they_are_resumed(
         assert member.values == [b"1"]
         member.consumer.resume(tps[:1])
         poll_until(lambda: len(member.records) == 2, member)
-
-
-def test_a_join_that_ends_between_two_polls_is_used(kafka_bootstrap: str, unique_prefix: str) -> None:
-    create_topics(kafka_bootstrap, **{unique_prefix: 1})
-    stock = stock_member(kafka_bootstrap, unique_prefix, f"{unique_prefix}.stock")
-
-    def generation_of_stock() -> int:  # each poll sends a join, which ends before the next
-        stock.poll(timeout_ms=0)
-        wait_until(lambda: not join_is_under_way(stock._coordinator), WITHIN_S, "the join to end")
-        return stock._coordinator._generation.generation_id
-
-    wait_until(lambda: generation_of_stock() >= 5, WITHIN_S, "five generations")
-    assert not stock.assignment(), "upstream is mended: RequestCoordinator.join_group_async may go"
-    stock.close()
-
-    member = Member(settings_for(kafka_bootstrap), [unique_prefix], group=unique_prefix, slot="a")
-    with closing(member):
-
-        def is_assigned() -> bool:
-            member.poll(0)
-            coordinator = member.consumer._coordinator
-            wait_until(lambda: not join_is_under_way(coordinator), WITHIN_S, "the join to end")
-            return bool(member.owned)
-
-        wait_until(is_assigned, WITHIN_S, "the partition")
-        assert member.generation <= 2, "one before the leader has heard of the topic, and one after"
-
-
-def test_owned_partitions_are_read_while_another_member_has_yet_to_rejoin(
-    kafka_bootstrap: str, unique_prefix: str
-) -> None:
-    create_topics(kafka_bootstrap, **{unique_prefix: 4})
-    stock, busy, late = (
-        stock_member(kafka_bootstrap, unique_prefix, f"{unique_prefix}.stock") for _ in range(3)
-    )
-
-    def both_served() -> bool:
-        for each in (stock, busy):
-            each.poll(timeout_ms=50)
-        return len(stock.assignment()) == 2 and len(busy.assignment()) == 2
-
-    wait_until(both_served, WITHIN_S, "two stock members to share the topic")
-    late.poll(timeout_ms=50)  # makes the others rejoin; `busy` does not come
-
-    def stock_rejoins() -> bool:
-        stock.poll(timeout_ms=50)
-        return join_is_under_way(stock._coordinator)
-
-    wait_until(stock_rejoins, WITHIN_S, "the stock member to rejoin")
-    for partition in range(4):
-        produce(kafka_bootstrap, unique_prefix, partition, [b"x"])
-    assert [stock.poll(timeout_ms=200) for _ in range(5)] == [{}] * 5, "upstream is mended: fetch() may go"
-    assert join_is_under_way(stock._coordinator)
-    for each in (stock, busy, late):
-        each.close(timeout_ms=500)
-
-    settings = settings_for(kafka_bootstrap)
-    a, b, c = (Member(settings, [unique_prefix], group=unique_prefix, slot=slot) for slot in "abc")
-    with closing(a, b, c):
-        poll_until(lambda: len(a.owned) == 2 and len(b.owned) == 2, a, b)
-        poll_until(lambda: join_is_under_way(a.consumer._coordinator), a, c)
-        for tp in a.owned:
-            produce(kafka_bootstrap, *tp, [b"y"])
-        poll_until(lambda: a.values.count(b"y") == 2, a)
-        assert join_is_under_way(a.consumer._coordinator), "read while the join was under way"
 
 
 def test_new_claims_during_a_join_are_not_lost(kafka_bootstrap: str, unique_prefix: str) -> None:

@@ -13,14 +13,13 @@ from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata
 from kafka.structs import TopicPartition as KafkaTopicPartition
 from kafka_members import WITHIN_S, Member, create_topics, poll_until, read_all, settings_for
 
-from headrace.consumers.kafka import read_committed_offsets
+from headrace.consumers.kafka import read_committed_offsets, remove_member
 from headrace.consumers.records import CommitPoint, GroupMetadata, TopicPartition
 from headrace.producers.kafka import CommitBatch, GuardedTransaction, OutgoingRecord, PlainProducer
 from headrace.schemas.errors import (
     KafkaFailed,
     KafkaUnavailable,
     ResultTooLarge,
-    SlotTaken,
     StaleGeneration,
     TopicMissing,
 )
@@ -141,15 +140,31 @@ def test_the_stock_producer_sends_refused_offsets_with_its_next_transaction(work
     assert work.committed() == [CommitPoint(1, ""), CommitPoint(7, "")], "upstream is mended"
 
 
-def test_a_fenced_slot_publishes_nothing(work: Work) -> None:
+def test_a_slot_that_is_another_member_by_now_publishes_nothing_and_leaves_the_others_producer_alone(
+    work: Work,
+) -> None:
     newer = Member(work.settings, [work.requests], group=work.group, slot="a", incarnation="2")
     old = work.batch(b"older", offset=1)
     poll_until(lambda: newer.owned, newer)
-    with pytest.raises(SlotTaken):
+    with pytest.raises(StaleGeneration, match="another member"):
         work.transaction.commit(old)
+    assert work.transaction._producer is None, "whether there is another process is the consumer's to say"
     newer.consumer.close(leave_group=False)
     assert work.published() == []
     assert work.committed() == [None, None]
+
+
+def test_a_member_that_was_expelled_and_has_joined_again_commits_under_its_new_id(work: Work) -> None:
+    """Its old member id is fenced then, as a twin's would be: that must not end the worker."""
+    old = work.batch(b"under the old id", offset=1)
+    assert remove_member(work.settings, work.group, "a")
+    poll_until(
+        lambda: work.member.consumer.group_metadata().member_id not in ("", old.group.member_id), work.member
+    )
+    with pytest.raises(StaleGeneration):
+        work.transaction.commit(old)
+    work.transaction.commit(work.batch(b"under the new one", offset=1))
+    assert work.published() == [b"under the new one"]
 
 
 def test_a_transaction_that_a_dead_predecessor_left_open_is_ended_by_open(work: Work) -> None:

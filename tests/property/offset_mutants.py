@@ -119,8 +119,8 @@ def recovered_runs_are_one_too_long(patch: pytest.MonkeyPatch) -> None:
     decode = offset_encoding.decode
 
     def longer(metadata: str, frontier: int, limit: int) -> Progress:
-        started, done = decode(metadata, frontier, limit)
-        return Progress(started, tuple(range(run.start, run.stop + 1) for run in done))
+        progress = decode(metadata, frontier, limit)
+        return progress._replace(done=tuple(range(run.start, run.stop + 1) for run in progress.done))
 
     patch.setattr(offset_encoding, "decode", longer)
 

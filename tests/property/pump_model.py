@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from fake_kafka import FakeKafka, Message
 from fake_worker import (
-    METADATA_LIMIT,
     NAMES,
     SOURCES,
     TENANT,
@@ -26,20 +26,25 @@ from fake_worker import (
     refusal,
 )
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from property.pump_laws import GroupLaws, SlowToHear
 
-from headrace.consumers import offset_encoding
 from headrace.consumers.records import TopicPartition
 from headrace.producers.kafka import OutgoingRecord
-from headrace.schemas.codec import Codec
 from headrace.schemas.errors import ResultTooLarge, StaleGeneration, TopicMissing
-from headrace.schemas.messages import Result
+from headrace.workers import batch as batch_module
 from headrace.workers import ledger as ledger_module
+from headrace.workers import moving as moving_module
+from headrace.workers import openings as openings_module
 from headrace.workers import partitions as partitions_module
 from headrace.workers import pump as pump_module
+from headrace.workers import refusals as refusals_module
+from headrace.workers.work import Work
 
 KINDS = st.lists(
-    st.sampled_from(["good", "good", "good", "bad", "marker", "registry", "tenant", "again", "bad again"]),
+    st.sampled_from(
+        ["good", "good", "good", "bad", "marker", "registry", "tenant", "again", "bad again", "poison"]
+    ),
     min_size=1,
     max_size=6,
 )
@@ -69,24 +74,28 @@ SHIFTS = st.builds(
 )
 
 
-class Group(RuleBasedStateMachine):
+class Group(GroupLaws, RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         self.clock = Clock()
-        for module in (pump_module, partitions_module):
+        for module in (pump_module, partitions_module, openings_module, moving_module, refusals_module):
             self.patch.setattr(module, "time", self.clock)
+        for module in (pump_module, partitions_module):
             self.patch.setattr(module, "MAX_POLL_RECORDS", 4)
-        self.patch.setattr(ledger_module, "MAX_BATCH_RECORDS", 3)
-        self.patch.setattr(ledger_module, "MAX_BATCH_BYTES", 1500)
+        for module in (ledger_module, batch_module):
+            self.patch.setattr(module, "MAX_BATCH_RECORDS", 3)
+        self.patch.setattr(batch_module, "MAX_BATCH_BYTES", 1500)
         self.kafka = FakeKafka(SOURCES)
         self.codec = RegistryCodec()
         self.sent: dict[tuple[TopicPartition, int], tuple[str, str]] = {}  # place: id, kind
         self.ids = 0
-        self.workers = [FakeWorker(self.kafka, self.codec) for _ in range(2)]
+        self.workers: list[FakeWorker] = [SlowToHear(self.kafka, self.codec) for _ in range(2)]
         self.replies: list[Replies] = [worker.replies for worker in self.workers]
         self.seen_records = 0
         self.answers: Counter[tuple[TopicPartition, int]] = Counter()
+        self.finished: list[tuple[FakeWorker, Work]] = []
+        self.know_of_death: list[FakeWorker] = []
         self.removed: set[tuple[TopicPartition, int]] = set()  # by retention, before they were answered
 
     @initialize(owner=st.integers(0, 1))
@@ -100,15 +109,15 @@ class Group(RuleBasedStateMachine):
 
     # --- callers ---
 
-    def are_sent(self, tp: TopicPartition, kinds: list[str]) -> None:
-        for kind in kinds:
-            self.send(tp, kind)
-
     def send(self, tp: TopicPartition, kind: str) -> None:
         if kind == "marker":
             self.kafka.append(tp, Message(None))
             return
-        earlier = [each for (where, _), (each, what) in self.sent.items() if where == tp and what != "bad"]
+        earlier = [
+            each
+            for (where, _), (each, what) in self.sent.items()
+            if where.partition == tp.partition and what != "bad"
+        ]
         self.ids += 1
         request_id = f"r{self.ids}"
         if kind.endswith("again"):
@@ -122,6 +131,8 @@ class Group(RuleBasedStateMachine):
             value["attributes"] = {"registry": "1"}
         elif kind == "tenant":
             value["result_topic"] = TENANT
+        elif kind == "poison":
+            value["attributes"] = {"poison": "1"}
         caller = f"{request_id}/{kind}/{self.ids}"
         headers = (
             ("reply-topic", b"headrace.replies"),
@@ -134,19 +145,53 @@ class Group(RuleBasedStateMachine):
     # --- workers ---
 
     def give_what_is_free(self, worker: FakeWorker) -> None:
-        for tp, owner in self.kafka.owners.items():
-            if owner is None:
+        for unit in (0, 1):
+            self.give_unit(unit, worker)
+
+    def give_unit(self, unit: int, worker: FakeWorker) -> None:
+        """If it is free as a whole: a unit's lanes are never apart."""
+        of_unit = [tp for tp in SOURCES if tp.partition == unit]
+        if all(self.kafka.owners[tp] is None for tp in of_unit):
+            for tp in of_unit:
                 self.kafka.assign(tp, worker.member)
 
     def turn(self, worker: FakeWorker, seconds: float) -> None:
         self.clock.now += seconds
-        worker.pump.turn()
+        self.observed_turn(worker)
         self.check_commits()
 
     def finish_some(self, worker: FakeWorker, places: list[int]) -> None:
         for place in places:
-            if worker.works:
-                worker.finish(place % len(worker.works))
+            if worker.works and not worker.dead:
+                work = worker.works[place % len(worker.works)]
+                alone = next((each for each in worker.works if each.alone), None)
+                if alone is not None and all(each.alone for each in worker.works):
+                    work = alone
+                elif work.alone:
+                    continue  # it waits until the engine has nothing else
+                if is_poison(work) and worker.ledger.epoch(work.source) == work.epoch:
+                    self.engine_dies(worker, [work] if work.alone else worker.works)
+                else:
+                    self.finished.append((worker, work))
+                    worker.finish(worker.works.index(work))
+
+    def engine_dies(self, worker: FakeWorker, inside: Sequence[Work]) -> None:
+        """It dies with these in it; the worker commits what is finished and who it was, and goes."""
+        places = frozenset(
+            (work.source, work.offset) for work in inside if not work.alone or len(inside) == 1
+        )
+        worker.dead = True
+        worker.pump.engine_died(places, "it was told to")
+
+    @precondition(lambda self: any(worker.dead for worker in self.workers))
+    @rule(data=st.data(), how=HOW, commits=st.booleans())
+    def a_worker_whose_engine_died_goes(self, data: st.DataObject, how: str, commits: bool) -> None:
+        worker = data.draw(st.sampled_from([worker for worker in self.workers if worker.dead]))
+        for _ in range(2):
+            self.turn(worker, 0.6)
+            if worker.batch is not None and commits:
+                self.commit(worker, how)
+        self.dies(self.workers.index(worker), commits)
 
     @rule(shift=SHIFTS)
     def works(self, shift: Shift) -> None:
@@ -167,16 +212,14 @@ class Group(RuleBasedStateMachine):
 
     @rule(tp=st.sampled_from(SOURCES), kinds=KINDS, shifts=st.lists(SHIFTS, min_size=1, max_size=4))
     def are_sent_and_worked_on(self, tp: TopicPartition, kinds: list[str], shifts: list[Shift]) -> None:
-        self.are_sent(tp, kinds)
+        for kind in kinds:
+            self.send(tp, kind)
         for shift in shifts:
             self.works(shift)
 
     @rule(which=st.integers(0, 1), seconds=st.sampled_from([0.0, 0.06, 0.2, 1.2]))
     def turns(self, which: int, seconds: float) -> None:
         self.turn(self.workers[which], seconds)
-
-    def with_a_batch(self) -> list[FakeWorker]:
-        return [worker for worker in self.workers if worker.batch is not None]
 
     @precondition(lambda self: self.with_a_batch())
     @rule(data=st.data())
@@ -210,16 +253,59 @@ class Group(RuleBasedStateMachine):
 
     # --- what befalls them ---
 
-    @rule(tp=st.sampled_from(SOURCES))
-    def is_revoked(self, tp: TopicPartition) -> None:
-        owner = self.kafka.owners[tp]
-        if owner is not None and tp in owner.positions:
-            self.kafka.revoke(tp)
+    @rule(unit=st.integers(0, 1))
+    def is_revoked(self, unit: int) -> None:
+        for tp, owner in self.kafka.owners.items():
+            if tp.partition == unit and owner is not None and tp in owner.positions:
+                self.kafka.revoke(tp)
 
-    @rule(tp=st.sampled_from(SOURCES), which=st.integers(0, 1))
-    def is_assigned(self, tp: TopicPartition, which: int) -> None:
-        if self.kafka.owners[tp] is None:
-            self.kafka.assign(tp, self.workers[which].member)
+    @rule(unit=st.integers(0, 1))
+    def is_to_drain(self, unit: int) -> None:
+        for tp, owner in self.kafka.owners.items():
+            if tp.partition == unit and owner is not None:
+                owner.to_drain.add(unit)
+
+    @rule(
+        which=st.integers(0, 1),
+        unit=st.integers(0, 1),
+        begun=st.integers(0, 3),
+        finishes=st.sampled_from([0, 6]),
+        cancelled=st.integers(0, 8),
+        back=st.booleans(),
+    )
+    def drains(self, which: int, unit: int, begun: int, finishes: int, cancelled: int, back: bool) -> None:
+        """The loop gives back what it was asked for, and the group gives away what was let go, or gives it back."""
+        worker = self.workers[which]
+        worker.member.to_drain.add(unit)
+        self.turn(worker, 0.0)
+        self.give_back(worker, begun)
+        for place in range(6):
+            if place == cancelled:
+                worker.member.to_drain.clear()
+            self.finish_some(worker, [place] if place < finishes else [])
+            self.turn(worker, 0.2)
+            if worker.batch is not None:
+                self.commit(worker, "well")
+        self.group_takes(worker, back=back)
+
+    def give_back(self, worker: FakeWorker, begun: int = 0) -> None:
+        for asked, keep in ((worker.held, begun), (worker.aborted, 0)):
+            for units in asked:
+                of_units = [work for work in worker.works if work.source.partition in units]
+                worker.give_back(units, [] if worker.dead else of_units[keep:])
+            asked.clear()
+
+    def group_takes(self, worker: FakeWorker, *, back: bool) -> None:
+        member = worker.member
+        for tp, owner in self.kafka.owners.items():
+            if owner is member and tp.partition in member.released:
+                self.kafka.revoke(tp)
+                if back:
+                    member.to_gain.add(tp)
+
+    @rule(unit=st.integers(0, 1), which=st.integers(0, 1))
+    def is_assigned(self, unit: int, which: int) -> None:
+        self.give_unit(unit, self.workers[which])
 
     @rule(which=st.integers(0, 1), back=st.booleans())
     def is_expelled(self, which: int, back: bool) -> None:
@@ -242,9 +328,7 @@ class Group(RuleBasedStateMachine):
             if tp in other.member.positions:
                 self.kafka.revoke(tp)
         self.turn(other, 0.0)
-        for tp in had:
-            if self.kafka.owners[tp] is None:
-                self.kafka.assign(tp, member)
+        self.give_what_is_free(self.workers[which])
 
     @precondition(lambda self: self.with_a_batch())
     @rule(data=st.data())
@@ -266,7 +350,8 @@ class Group(RuleBasedStateMachine):
             self.kafka.end_transaction(worker.batch, commit=commits and possible)
         worker.member.gone = True
         self.kafka.expel(worker.member)
-        self.workers[which] = FakeWorker(self.kafka, self.codec)
+        self.workers[which] = SlowToHear(self.kafka, self.codec)
+        self.workers[1 - which].member.predecessors = dict.fromkeys((0, 1), "slot")
         self.replies.append(self.workers[which].replies)
         self.check_commits()
 
@@ -300,95 +385,10 @@ class Group(RuleBasedStateMachine):
     def the_registry_comes_and_goes(self, down: bool) -> None:
         self.codec.down = down
 
-    # --- what must hold ---
 
-    def check_commits(self) -> None:
-        new = self.kafka.published[self.seen_records :]
-        self.seen_records = len(self.kafka.published)
-        for record in new:
-            if record.topic == NAMES.results:
-                provenance = Codec().decode(Result, record.value).message.provenance
-                source = TopicPartition(provenance.source_topic, provenance.source_partition)
-                self.answers[source, provenance.source_offset] += 1
-        assert [place for place, count in self.answers.items() if count > 1] == [], "published twice"
-        done = {place for place in self.sent if self.is_committed(place)}
-        done -= self.removed - self.answers.keys()
-        assert self.answers.keys() <= done, "published, and its offset not committed"
-        for tp, offset in done - self.answers.keys():
-            assert self.was_asked_before(tp, offset), "committed, and nothing published"
-
-    def is_committed(self, place: tuple[TopicPartition, int]) -> bool:
-        point = self.kafka.committed.get(place[0])
-        if point is None or place[1] < point.offset:
-            return point is not None
-        progress = offset_encoding.decode(point.metadata, point.offset, METADATA_LIMIT)
-        return any(place[1] in run for run in progress.done)
-
-    def was_asked_before(self, tp: TopicPartition, offset: int) -> bool:
-        request_id, kind = self.sent[tp, offset]
-        return kind != "bad" and any(
-            self.sent.get((tp, earlier), ("", ""))[0] == request_id for earlier in range(offset)
-        )
-
-    @invariant()
-    def nobody_is_told_of_anothers_answer(self) -> None:
-        for replies in self.replies:
-            for address, status, request_id, _ in replies.told:
-                asked, kind, _ = address.correlation_id.split("/")
-                assert request_id == asked
-                assert (status == "rejected") == kind.startswith("bad"), (address, status)
-            replies.told.clear()
-
-    @invariant()
-    def what_is_held_is_counted(self) -> None:
-        for worker in self.workers:
-            held = worker.partitions._held.values()
-            assert all(each.records >= 0 and each.size >= 0 for each in held)
-            assert sum(worker.partitions._lane_records.values()) == sum(each.records for each in held)
-            current = [work for work in worker.works if worker.ledger.epoch(work.source) == work.epoch]
-            assert sum(each.records for each in held) >= len(current)
-
-    def teardown(self) -> None:
-        try:
-            self.run_until_quiet()
-            self.everything_is_answered()
-        finally:
-            self.patch.undo()
-
-    def run_until_quiet(self) -> None:
-        self.codec.down = False
-        self.give_what_is_free(self.workers[0])
-        for worker in self.workers:
-            if worker.batch is not None and worker.batch not in self.kafka.open_transactions:
-                worker.transactions.fail_next = lambda batch: StaleGeneration("for no reason that is known")
-        quiet = 0
-        for _ in range(400):
-            self.clock.now += 1.1
-            before = dict(self.kafka.committed), self.seen_records
-            for worker in self.workers:
-                worker.pump.turn()
-                while worker.works:
-                    worker.finish(-1)
-                if worker.batch is not None:
-                    self.commit(worker, "well")
-                self.give_what_is_free(self.workers[0])
-            self.check_commits()
-            quiet = quiet + 1 if before == (self.kafka.committed, self.seen_records) else 0
-            if quiet > 12:
-                return
-        raise AssertionError("it does not come to rest")
-
-    def everything_is_answered(self) -> None:
-        for place in self.sent.keys() - self.removed:
-            assert self.is_committed(place), f"lost: {place} {self.sent[place]}"
-        for tp, log in self.kafka.logs.items():
-            point = self.kafka.committed.get(tp)
-            assert point is not None
-            assert point.offset == len(log), "a lag is left"
-        for worker in self.workers:
-            assert worker.ledger.pending == worker.ledger.pending_bytes == 0
-            assert not any(worker.partitions._lane_bytes.values())
-        self.nobody_is_told_of_anothers_answer()
+def is_poison(work: Work) -> bool:
+    assert work.request is not None
+    return "poison" in work.request.attributes
 
 
 def is_last_resort(record: OutgoingRecord) -> bool:

@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from property_examples import EXAMPLES
 
+from headrace.consumers import offset_encoding
 from headrace.consumers.records import CommitPoint, TopicPartition
 from headrace.schemas.codec import Encoding
-from headrace.workers.ledger import Batch, Ledger
+from headrace.workers.batch import Batch
+from headrace.workers.ledger import Ledger
 from headrace.workers.work import Completion
 
+LIMIT = 200  # characters of metadata
 SOURCES = [TopicPartition("requests", number) for number in range(3)]
 
 
@@ -26,18 +29,36 @@ class BrokerAndWorker(RuleBasedStateMachine):
         self.new_process()
 
     def new_process(self) -> None:
-        self.ledger = Ledger(commit_interval_s=0.1, metadata_limit=200)
+        self.ledger = Ledger(commit_interval_s=0.1, metadata_limit=LIMIT)
         self.positions: dict[TopicPartition, int] = {}
+        self.waiting: list[Completion] = []  # polled, and no mark above it is committed
         self.running: list[Completion] = []
         self.batch: Batch | None = None
 
     def assign(self, source: TopicPartition) -> None:
-        self.positions[source] = self.ledger.assigned(source, self.committed[source], 0)
+        self.positions[source] = self.ledger.assigned(
+            source, self.committed[source], beginning=0, end=self.ends[source]
+        )
+
+    def start_what_may(self) -> None:
+        """Nothing is handed to the loop before the mark above it is committed; it all may be after that."""
+        for each in list(self.waiting):
+            if self.ledger.epoch(each.source) != each.epoch:
+                self.waiting.remove(each)
+            elif self.ledger.may_start(each.source, each.offset):
+                point = self.committed[each.source]
+                assert point is not None
+                mark = offset_encoding.decode(point.metadata, point.offset, LIMIT).started
+                assert each.offset < mark, "started, and a successor would not see it"
+                self.ledger.handed_over(each.source, each.offset)
+                self.waiting.remove(each)
+                self.running.append(each)
 
     @precondition(lambda self: self.batch is None)
     @rule(source=st.sampled_from(SOURCES))
     def assigned(self, source: TopicPartition) -> None:
         if source not in self.positions:
+            self.ledger.open_window(source.partition, [], "results")
             self.assign(source)
 
     @rule(source=st.sampled_from(SOURCES), count=st.integers(1, 8))
@@ -48,14 +69,14 @@ class BrokerAndWorker(RuleBasedStateMachine):
         last = min(first + min(count, self.ledger.room(source)), self.ends[source])
         for offset in range(first, last):
             if self.ledger.polled(source, offset):
-                self.ledger.handed_over(source, offset)
                 epoch = self.ledger.epoch(source)
                 assert epoch is not None
-                self.running.append(
+                self.waiting.append(
                     Completion(source, offset, epoch, "standard", 1, str(offset), (), None, Encoding.JSON)
                 )
         self.positions[source] = max(first, last)
         self.ledger.advanced(source, self.positions[source])
+        self.start_what_may()
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -80,6 +101,7 @@ class BrokerAndWorker(RuleBasedStateMachine):
         if all(self.ledger.epoch(source) == epoch for source, epoch in batch.epochs.items()):
             self.broker_commits(batch)
             self.ledger.committed([None] * len(batch.completions))
+            self.start_what_may()
         else:
             # A partition has moved on since: the group's generation has too, and the broker refuses.
             self.ledger.not_committed(0.0)
@@ -89,6 +111,27 @@ class BrokerAndWorker(RuleBasedStateMachine):
     def is_refused(self) -> None:
         self.batch = None
         self.ledger.not_committed(0.0)
+
+    @rule(source=st.sampled_from(SOURCES), back=st.integers(0, 8))
+    def drains_and_gives_away(self, source: TopicPartition, back: int) -> None:
+        """What runs is given back; once nothing is in flight and all is committed, the partition goes in order."""
+        if source not in self.positions:
+            return
+        for each in [each for each in self.running if each.source == source][:back]:
+            if self.ledger.handed_back(source, each.offset, each.epoch):
+                self.running.remove(each)
+                self.waiting.append(each)
+        if self.batch is not None or self.ledger.in_flight(source.partition):
+            return
+        self.ledger.withdraw(source)
+        while not self.ledger.is_settled(source):
+            self.batch = self.ledger.take()
+            if self.batch is not None:
+                self.commits()
+        self.loses_a_partition(source)
+        self.ledger.assigned(source, self.committed[source], beginning=0, end=self.ends[source])
+        assert self.ledger.vanished(source) == 0, "nothing was in flight"
+        self.ledger.revoked(source)
 
     @rule(source=st.sampled_from(SOURCES))
     def loses_a_partition(self, source: TopicPartition) -> None:
@@ -113,7 +156,7 @@ class BrokerAndWorker(RuleBasedStateMachine):
     @invariant()
     def metadata_stays_under_its_limit(self) -> None:
         for point in getattr(self, "committed", {}).values():
-            assert point is None or len(point.metadata) <= 200
+            assert point is None or len(point.metadata) <= LIMIT
 
     def teardown(self) -> None:
         """In the end everything is answered: let it all run to its end."""
@@ -121,7 +164,7 @@ class BrokerAndWorker(RuleBasedStateMachine):
             return
         self.dies(committed_first=False)
         for source in SOURCES:
-            self.assign(source)
+            self.assigned(source)
         for _ in range(200):
             for source in SOURCES:
                 self.polls(source, 8)
@@ -131,6 +174,7 @@ class BrokerAndWorker(RuleBasedStateMachine):
             if self.batch is None:
                 break
             self.commits()
+        assert not self.waiting, "never started"
         expected = {(source, offset) for source in SOURCES for offset in range(self.ends[source])}
         assert set(self.published) == expected, "lost"
         assert len(self.published) == len(expected), "doubled"

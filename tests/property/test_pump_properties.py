@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from property.pump_model import Group
+from property.worker_move_mutants import MOVE_BUGS
 from property.worker_mutants import BUGS
 from property_examples import EXAMPLES
 
@@ -15,8 +16,8 @@ TestGroup = Group.TestCase
 # --- the model bites: each deliberate bug breaks it ---
 
 FEW = settings(
-    max_examples=2000,
-    stateful_step_count=50,
+    max_examples=600,
+    stateful_step_count=30,
     deadline=None,
     database=None,
     derandomize=True,
@@ -26,8 +27,11 @@ FEW = settings(
 )
 
 
-@pytest.mark.parametrize("name", BUGS)
+ALL_BUGS = {**BUGS, **MOVE_BUGS}
+
+
+@pytest.mark.parametrize("name", ALL_BUGS)
 def test_the_model_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    BUGS[name](monkeypatch)
+    ALL_BUGS[name](monkeypatch)
     with pytest.raises((AssertionError, KeyError)):
         run_state_machine_as_test(Group, settings=FEW)

@@ -1,4 +1,4 @@
-"""Deliberate bugs in the worker's ledger, partitions and pump: the group model must find every one.
+"""Deliberate bugs in what a worker commits, reads and answers: the group model must find every one.
 
 Each is a function of pytest's monkeypatch that changes one thing for the duration of a test.
 """
@@ -10,12 +10,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fake_worker import METADATA_LIMIT, NAMES, FakeWorker
 
+from headrace.consumers import offset_encoding
 from headrace.consumers.offsets import PartitionOffsets
 from headrace.consumers.records import CommitPoint, TopicPartition
+from headrace.consumers.starting import Park, Start, where_to_start
+from headrace.schemas.headers import REQUEST_ID
+from headrace.workers import openings as openings_module
 from headrace.workers.answers import Answers
-from headrace.workers.asked import Asked
+from headrace.workers.asked import AskedIds
+from headrace.workers.batch import Batch
 from headrace.workers.ledger import Ledger
+from headrace.workers.openings import Openings
 from headrace.workers.partitions import Partitions
 from headrace.workers.pump import Pump
 from headrace.workers.work import Completion, Work
@@ -72,7 +79,8 @@ def a_completion_of_another_epoch_counts(patch: pytest.MonkeyPatch) -> None:
     complete = Ledger.complete
 
     def any_epoch(self: Ledger, completion: Completion, now: float) -> bool:
-        return complete(self, replace(completion, epoch=self.epoch(completion.source)), now)
+        epoch = self.epoch(completion.source)
+        return complete(self, replace(completion, epoch=epoch) if epoch else completion, now)
 
     patch.setattr(Ledger, "complete", any_epoch)
 
@@ -80,7 +88,13 @@ def a_completion_of_another_epoch_counts(patch: pytest.MonkeyPatch) -> None:
 @bug
 def the_done_set_is_not_committed(patch: pytest.MonkeyPatch) -> None:
     commit_point = PartitionOffsets.commit_point
-    patch.setattr(PartitionOffsets, "commit_point", lambda self: CommitPoint(commit_point(self).offset, ""))
+
+    def without(self: PartitionOffsets) -> CommitPoint:
+        offset, metadata = commit_point(self)
+        progress = offset_encoding.decode(metadata, offset, METADATA_LIMIT)
+        return CommitPoint(offset, offset_encoding.encode(offset, progress._replace(done=()), METADATA_LIMIT))
+
+    patch.setattr(PartitionOffsets, "commit_point", without)
 
 
 @bug
@@ -99,7 +113,10 @@ def a_batch_that_was_not_committed_is_forgotten(patch: pytest.MonkeyPatch) -> No
 @bug
 def a_batch_that_was_not_committed_keeps_what_has_moved(patch: pytest.MonkeyPatch) -> None:
     def keep_all(self: Ledger, now: float) -> list[Completion]:
-        self._again = list(self._end_transaction().completions)
+        batch = self._end_transaction()
+        self._again = list(batch.completions)
+        self._changed.update(source for source in batch.points if source in self._tenures)
+        self._wanted = True
         self._recount()
         self._pending_since = now
         return []
@@ -122,34 +139,112 @@ def a_batch_that_was_not_committed_is_split(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def what_is_pending_for_a_lost_partition_stays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "revoked", lambda self, source: self._tenures.pop(source, None))
+    revoked = Ledger.revoked
+
+    def stays(self: Ledger, source: TopicPartition) -> None:
+        again, pending = self._again, self._pending
+        revoked(self, source)
+        self._again, self._pending = again, pending
+
+    patch.setattr(Ledger, "revoked", stays)
+
+
+@bug
+def what_a_full_batch_left_over_is_not_marked_as_changed(patch: pytest.MonkeyPatch) -> None:
+    complete, take = Ledger.complete, Ledger.take
+
+    class Closed(set[TopicPartition]):
+        def add(self, element: TopicPartition) -> None:
+            """Not while the batch is made up: too late for the bug."""
+
+    def marked_as_they_come(self: Ledger, completion: Completion, now: float) -> bool:
+        taken = complete(self, completion, now)
+        if taken:
+            self._changed.add(completion.source)
+        return taken
+
+    def closed(self: Ledger) -> Batch | None:
+        self._changed = Closed(self._changed)
+        try:
+            return take(self)
+        finally:
+            self._changed = set(self._changed)
+
+    patch.setattr(Ledger, "complete", marked_as_they_come)
+    patch.setattr(Ledger, "take", closed)
+
+
+@bug
+def a_mark_is_not_awaited(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionOffsets, "may_start", lambda self, offset: True)
+
+
+@bug
+def who_was_in_the_engine_when_it_died_is_not_told(patch: pytest.MonkeyPatch) -> None:
+    died = Ledger.engine_died
+    patch.setattr(Ledger, "engine_died", lambda self, in_flight: died(self, ()))
+
+
+# --- sent twice ---
 
 
 @bug
 def any_message_with_its_id_answers_a_request(patch: pytest.MonkeyPatch) -> None:
-    class Equal(int):
-        def __ne__(self, other: object) -> bool:
-            return False
+    answered = AskedIds.answered
 
-        __hash__ = int.__hash__
+    def by_anyone(
+        self: AskedIds, request_id: str, source: TopicPartition, offset: int, *rest: Any, **more: Any
+    ) -> Any:
+        running = self._running.get(request_id)
+        if running is not None and running.source is not None:
+            source, offset = running.source, running.offset
+        return answered(self, request_id, source, offset, *rest, **more)
 
-    init = Asked.__init__
-    patch.setattr(Asked, "__init__", lambda self, offset, *rest: init(self, Equal(offset), *rest))
+    patch.setattr(AskedIds, "answered", by_anyone)
+
+
+@bug
+def the_window_is_not_rebuilt(patch: pytest.MonkeyPatch) -> None:
+    open_window = Ledger.open_window
+    patch.setattr(Ledger, "open_window", lambda self, unit, ids, topic: open_window(self, unit, [], topic))
+
+
+@bug
+def rejected_results_in_the_rebuilt_window_count_as_answers(patch: pytest.MonkeyPatch) -> None:
+    # Of the fake's reader of results; that of Kafka has a test of its own.
+    def all_of_them(self: FakeWorker, unit: int) -> None:
+        results = [
+            (dict(record.headers)[REQUEST_ID].decode(), offset)
+            for offset, record in enumerate(self.member.kafka.published)
+            if record.topic == NAMES.results and record.partition == unit
+        ]
+        self.pump.window_read(unit, results)
+
+    patch.setattr(FakeWorker, "ask", all_of_them)
 
 
 # --- partitions ---
 
 
 @bug
-def a_partition_starts_while_a_transaction_is_under_way(patch: pytest.MonkeyPatch) -> None:
-    start = Partitions.start_assigned
+def offsets_are_asked_for_while_a_transaction_is_under_way(patch: pytest.MonkeyPatch) -> None:
+    ask = Openings._ask_offsets
 
-    def at_once(self: Partitions) -> None:
+    def at_once(self: Openings) -> None:
         batch, self._ledger._in_transaction = self._ledger._in_transaction, None
-        start(self)
+        ask(self)
         self._ledger._in_transaction = batch
 
-    patch.setattr(Partitions, "start_assigned", at_once)
+    patch.setattr(Openings, "_ask_offsets", at_once)
+
+
+@bug
+def a_parked_partition_is_served_from_the_logs_beginning(patch: pytest.MonkeyPatch) -> None:
+    def never_parked(*args: Any, beginning: int, **options: Any) -> Start | Park:
+        decision = where_to_start(*args, beginning=beginning, **options)
+        return Start(beginning, None) if isinstance(decision, Park) else decision
+
+    patch.setattr(openings_module, "where_to_start", never_parked)
 
 
 @bug
@@ -170,8 +265,9 @@ def what_is_lost_is_still_counted(patch: pytest.MonkeyPatch) -> None:
     def forget(self: Partitions, source: TopicPartition) -> None:
         self._ledger.revoked(source)
         self._held.pop(source, None)
-        for places in (self._unstarted, self._parked, self._paused):
-            places.discard(source)
+        self._paused.discard(source)
+        self._retry_at.pop(source, None)
+        self._stalled.pop(source, None)
 
     patch.setattr(Partitions, "_forget", forget)
 

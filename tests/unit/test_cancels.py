@@ -13,7 +13,7 @@ from serving_parts import Sent, a_work, until
 from headrace.schemas.codec import Codec
 from headrace.schemas.messages import Cancel
 from headrace.workers import cancels as cancels_module
-from headrace.workers.admission import Admission
+from headrace.workers.admission import Admission, Room
 from headrace.workers.answers import Answers
 from headrace.workers.cancels import Cancels
 from headrace.workers.replying import ReplySender
@@ -69,7 +69,7 @@ def test_what_runs_ends_at_once_what_waits_is_never_generated_and_the_rest_goes_
         cancels = Cancels()
         requests = Requests(
             model="tagger",
-            admission=Admission(1),
+            admission=Admission(Room(1, None, 0)),
             serving=Serving(
                 package=package,
                 engine=engine,
@@ -81,10 +81,14 @@ def test_what_runs_ends_at_once_what_waits_is_never_generated_and_the_rest_goes_
             ),
             cancels=cancels,
             complete=completed.append,
+            hand_back=lambda units, works: None,
             failed=lambda error: pytest.fail(str(error)),
         )
         requests.accept(
-            [a_work(f'{{"id":"{name}","prompt":"{name}"}}') for name in ("running", "waiting", "other")]
+            [
+                a_work(f'{{"id":"{name}","prompt":"{name}"}}', offset=offset)
+                for offset, name in enumerate(("running", "waiting", "other"))
+            ]
         )
         await until(lambda: engine.running_jobs == 1)
         requests.cancel(Cancel(id="running", time=0), LATER)

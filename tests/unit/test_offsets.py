@@ -12,8 +12,12 @@ from headrace.consumers.records import CommitPoint
 from headrace.schemas.errors import OffsetsTooLong, UnreadableOffsets
 
 
-def fresh(beginning: int = 0, limit: int = METADATA_LIMIT) -> PartitionOffsets:
-    return PartitionOffsets(None, epoch=1, beginning=beginning, limit=limit)
+def fresh(beginning: int = 0, limit: int = METADATA_LIMIT, block: int = 128) -> PartitionOffsets:
+    return PartitionOffsets(None, epoch=1, beginning=beginning, end=beginning, limit=limit, block=block)
+
+
+def next_tenure(point: CommitPoint, end: int = 0, limit: int = METADATA_LIMIT) -> PartitionOffsets:
+    return PartitionOffsets(point, epoch=2, beginning=0, end=end, limit=limit)
 
 
 def poll(offsets: PartitionOffsets, *numbers: int) -> None:
@@ -63,7 +67,7 @@ def test_the_next_owner_skips_what_is_done_and_polls_the_rest() -> None:
     poll(first, 0, 1, 2, 3, 4)
     for offset in (1, 3, 4):
         first.done(offset, 1)
-    second = PartitionOffsets(first.commit_point(), epoch=2, beginning=0)
+    second = next_tenure(first.commit_point())
     assert [second.polled(offset) for offset in range(6)] == [True, False, True, False, False, True]
 
 
@@ -72,7 +76,7 @@ def test_what_is_recovered_and_not_polled_again_is_committed_again() -> None:
     poll(first, *range(10))
     for offset in (3, 7, 8):
         first.done(offset, 1)
-    second = PartitionOffsets(first.commit_point(), epoch=2, beginning=0)
+    second = next_tenure(first.commit_point())
     poll(second, 0, 1)
     second.done(1, 2)
     assert says(second.commit_point()).done == (range(1, 2), range(3, 4), range(7, 9))
@@ -80,7 +84,7 @@ def test_what_is_recovered_and_not_polled_again_is_committed_again() -> None:
 
 def test_a_frontier_that_reaches_recovered_offsets_goes_past_them() -> None:
     offsets = PartitionOffsets(
-        CommitPoint(5, encode(5, Progress(10, (range(6, 10),)), 64)), epoch=1, beginning=0
+        CommitPoint(5, encode(5, Progress(10, (range(6, 10),)), 64)), epoch=1, beginning=0, end=10
     )
     poll(offsets, 5)
     offsets.done(5, 1)
@@ -122,40 +126,23 @@ def test_an_offset_polled_twice_is_handed_out_once() -> None:
     assert offsets.outstanding == 2
 
 
-def test_the_started_mark_is_above_what_was_started_and_outlives_its_owner() -> None:
-    first = fresh()
-    poll(first, 0, 1, 2)
-    first.start(1)
-    assert first.started == 2
-    second = PartitionOffsets(first.commit_point(), epoch=2, beginning=0)
-    assert second.started == 2
-    poll(second, 0)
-    second.start(0)
-    assert second.started == 2
-
-
-def test_the_started_mark_is_never_below_the_frontier() -> None:
-    offsets = fresh()
-    poll(offsets, 0, 1)
-    offsets.done(0, 1)  # rejected: no engine saw it
-    assert says(offsets.commit_point()).started == 1
-
-
-@pytest.mark.parametrize("metadata", ["x", "h2;0;r;00000000", "h1;0;r;00000000", "null", "h1;0;r;00000000\n"])
+@pytest.mark.parametrize(
+    "metadata", ["x", "h2;0;r;00000000", "h3;0;r;00000000", "h1;0;r;00000000", "null", "h1;0;r;00000000\n"]
+)
 def test_metadata_that_is_not_understood_is_refused(metadata: str) -> None:
     with pytest.raises(UnreadableOffsets, match="cannot be read"):
-        PartitionOffsets(CommitPoint(5, metadata), epoch=1, beginning=0)
+        PartitionOffsets(CommitPoint(5, metadata), epoch=1, beginning=0, end=20)
 
 
 def test_empty_metadata_says_that_nothing_above_is_done() -> None:
-    offsets = PartitionOffsets(CommitPoint(5, ""), epoch=1, beginning=0)
+    offsets = PartitionOffsets(CommitPoint(5, ""), epoch=1, beginning=0, end=20)
     assert (offsets.position, offsets.frontier) == (5, 5)
     poll(offsets, 5, 6)
 
 
 def test_a_negative_committed_offset_is_refused() -> None:
     with pytest.raises(UnreadableOffsets, match="-1"):
-        PartitionOffsets(CommitPoint(-1, ""), epoch=1, beginning=0)
+        PartitionOffsets(CommitPoint(-1, ""), epoch=1, beginning=0, end=20)
 
 
 def test_a_limit_too_small_for_any_work_is_refused() -> None:
@@ -166,15 +153,19 @@ def test_a_limit_too_small_for_any_work_is_refused() -> None:
 def test_changed_since_tells_a_new_mark_and_a_new_done_offset_from_nothing_new() -> None:
     offsets = fresh()
     assert offsets.changed_since(None)
-    assert not offsets.changed_since(CommitPoint(0, ""))
-    poll(offsets, 0, 1)
-    assert not offsets.changed_since(CommitPoint(0, ""))
-    offsets.start(0)
-    assert offsets.changed_since(CommitPoint(0, ""))
+    assert offsets.changed_since(CommitPoint(0, ""))  # the mark
     point = offsets.commit_point()
+    assert not offsets.changed_since(point)
+    poll(offsets, 0, 1)
     assert not offsets.changed_since(point)
     offsets.done(1, 1)
     assert offsets.changed_since(point)
+
+
+def test_a_partition_given_back_untouched_changes_nothing() -> None:
+    offsets = fresh(beginning=4)
+    offsets.withdraw()
+    assert not offsets.changed_since(CommitPoint(4, ""))
 
 
 def test_polling_without_room_is_found_out_at_the_commit_and_nothing_is_forgotten() -> None:
@@ -234,7 +225,9 @@ def test_an_offset_at_the_far_end_of_the_log_is_recorded() -> None:
     poll(offsets, 0)
     assert offsets.fits(last)
     poll(offsets, last)
+    offsets.committed(offsets.commit_point())
     offsets.start(last)
+    assert not offsets.wants_mark()  # there is nothing above
     offsets.done(last, 1)
     assert says(offsets.commit_point()) == Progress(last + 1, (range(1, last + 1),))
 
@@ -248,7 +241,7 @@ def test_a_successor_of_a_full_partition_has_as_much_room_as_any_other() -> None
     for done in range(1, number, 2):
         first.done(done, 1)
     assert first.room() == 0
-    second = PartitionOffsets(first.commit_point(), epoch=2, beginning=0)
+    second = next_tenure(first.commit_point())
     assert second.room() == fresh().room()
     for again in range(0, 200, 2):
         assert second.fits(again)

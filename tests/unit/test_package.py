@@ -27,7 +27,7 @@ def test_a_whole_package_is_read(tmp_path: Path) -> None:
             tmp_path,
             HEAD
             + 'revision = "abc"\ninput = "in.json"\noutput = "out.json"\nstructured_outputs = "xgrammar"\n'
-            + 'max_attempts = 3\n[prompt]\nsystem = "Be brief."\nuser_file = "user.jinja"\n'
+            + 'max_attempts = 3\norder = "key"\n[prompt]\nsystem = "Be brief."\nuser_file = "user.jinja"\n'
             + "[sampling]\nmax_tokens = 5\ntemperature = 0\n[engine]\nmax_model_len = 128\n",
             in__json='{"properties": {"title": {"type": "string"}}}',
             out__json='{"type": "integer"}',
@@ -38,7 +38,7 @@ def test_a_whole_package_is_read(tmp_path: Path) -> None:
     assert (package.weights, package.revision, package.tokenizer) == ("org/name", "abc", None)
     assert package.engine == {"max_model_len": 128}
     assert package.sampling == Sampling(max_tokens=5, temperature=0)
-    assert (package.backend, package.max_attempts) == ("xgrammar", 3)
+    assert (package.backend, package.max_attempts, package.order) == ("xgrammar", 3, "key")
     assert package.prompt is not None
     assert package.prompt.variables == {"title"}
     assert package.output is not None
@@ -51,6 +51,7 @@ def test_the_least_package_has_the_defaults(tmp_path: Path) -> None:
     package = load_package(write(tmp_path, HEAD) / "package.toml")
     assert (package.prompt, package.output, package.output_check, package.constraint) == (None,) * 4
     assert (package.backend, package.max_attempts, package.sampling) == ("guidance", 1, Sampling())
+    assert package.order is None
 
 
 def test_weights_are_a_path_where_they_look_like_one_or_lie_there(tmp_path: Path) -> None:
@@ -96,6 +97,7 @@ def test_the_digest_covers_every_file_that_is_named(tmp_path: Path) -> None:
         ('input = { type = "object" }\n', 5, "input", "there is no prompt"),
         ('structured_outputs = "auto"\n', 5, "structured_outputs", "'xgrammar' or 'guidance'"),
         ("max_attempts = 6\n", 5, "max_attempts", "less than or equal to 5"),
+        ('order = "partition"\n', 5, "order", "Input should be 'key' (given: 'partition')"),
         ("max_attempts = 1.0\n", 5, "max_attempts", "integer"),
         ("contract = 1\n", 5, None, "not TOML"),
         ("a = \n", 5, None, "not TOML"),

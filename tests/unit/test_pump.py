@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from fake_kafka import FakeKafka, FakeMember, Message
+from fake_kafka import FakeKafka, FakeMember
 from fake_worker import NAMES, SOURCES, TENANT, Clock, FakeWorker, RegistryCodec, refusal
+from worker_turns import accept, clock_by_hand, progress_of, run, send, until_begun
 
-from headrace.consumers.records import CommitPoint, Poll, TopicPartition
+from headrace.consumers.records import CommitPoint, Poll
 from headrace.schemas.errors import StaleGeneration, TopicMissing
 from headrace.workers import partitions as partitions_module
 from headrace.workers import pump as pump_module
@@ -18,11 +17,7 @@ URGENT, STANDARD = SOURCES[0], SOURCES[2]
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    for module in (pump_module, partitions_module):
-        monkeypatch.setattr(module, "time", made)
-        monkeypatch.setattr(module, "MAX_POLL_RECORDS", 4)
-    return made
+    return clock_by_hand(monkeypatch)
 
 
 @pytest.fixture
@@ -35,30 +30,30 @@ def worker(kafka: FakeKafka) -> FakeWorker:
     return FakeWorker(kafka, RegistryCodec())
 
 
-def send(
-    kafka: FakeKafka, tp: TopicPartition, request_id: str, reply_topic: str = "", **more: object
+def test_nothing_is_begun_before_the_mark_above_it_is_committed(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
 ) -> None:
-    headers: list[tuple[str, bytes | None]] = []
-    if reply_topic:
-        headers = [("reply-topic", reply_topic.encode()), ("reply-partition", b"0"), ("correlation-id", b"c")]
-    value = json.dumps({"id": request_id, "prompt": "x", **more}).encode()
-    kafka.append(tp, Message(value, tuple(headers)))
-
-
-def run(worker: FakeWorker, clock: Clock, turns: int = 6) -> None:
-    """Poll and commit, without finishing anything."""
-    for _ in range(turns):
-        clock.now += 0.2
+    send(kafka, URGENT, "a")
+    kafka.assign(URGENT, worker.member)
+    for _ in range(5):
         worker.pump.turn()
-        if worker.batch is not None:
-            worker.commit()
+    assert worker.works == []
+    assert worker.batch is not None, "the commit is handed over at once"
+    worker.transactions.fail_next = lambda batch: StaleGeneration("for no reason that is known")
+    worker.commit()
+    worker.pump.turn()
+    assert worker.works == []
+    clock.now += pump_module.STALE_RETRY_S
+    until_begun(worker)
+    assert progress_of(kafka, URGENT).started > 0
 
 
 def test_a_new_partition_starts_although_there_is_always_a_batch_that_is_due(
     kafka: FakeKafka, worker: FakeWorker
 ) -> None:
     kafka.assign(URGENT, worker.member)
-    worker.pump.turn()
+    send(kafka, URGENT, "first")
+    until_begun(worker)
     for number in range(20):
         send(kafka, URGENT, f"r{number}")
         worker.pump.turn()
@@ -86,8 +81,7 @@ def test_a_commit_refused_for_no_known_reason_is_tried_again_under_the_same_gene
     monkeypatch.setattr(FakeMember, "poll", noting)
     send(kafka, URGENT, "a")
     kafka.assign(URGENT, worker.member)
-    for _ in range(2):
-        worker.pump.turn()
+    until_begun(worker)
     worker.finish(0)
     worker.pump.turn()
     worker.pump.turn()
@@ -114,8 +108,7 @@ def test_a_group_that_begins_anew_with_lower_generations_is_committed_to(
     kafka.generation = 57
     send(kafka, URGENT, "a")
     kafka.assign(URGENT, worker.member)
-    for _ in range(2):
-        worker.pump.turn()
+    until_begun(worker)
     worker.finish(0)
     worker.pump.turn()
     worker.pump.turn()
@@ -128,7 +121,7 @@ def test_a_group_that_begins_anew_with_lower_generations_is_committed_to(
     assert kafka.committed[URGENT].offset == 1
 
 
-def test_what_was_read_before_retention_overtook_us_is_answered_and_reading_goes_on(
+def test_what_was_read_before_retention_overtook_us_is_answered_and_reading_goes_on_once_that_is_accepted(
     kafka: FakeKafka, worker: FakeWorker, clock: Clock
 ) -> None:
     for number in range(200):
@@ -144,14 +137,22 @@ def test_what_was_read_before_retention_overtook_us_is_answered_and_reading_goes
     worker.pump.turn()
     worker.member.paused.add(STANDARD)
     assert worker.member.positions[STANDARD] is None
-    for _ in range(40):
-        clock.now += 1.1
-        while worker.works:
-            worker.finish(0)
-        worker.pump.turn()
-        if worker.batch is not None:
-            worker.commit()
-    assert len(kafka.published) == in_hand + 50, "what was in hand, and what was left"
+    run(worker, clock)
+    assert worker.lost == set(), "what is in hand is ours to answer"
+
+    def finish_all() -> None:
+        for _ in range(40):
+            while worker.works:
+                worker.finish(0)
+            run(worker, clock, turns=1)
+
+    finish_all()
+    assert len(kafka.published) == in_hand, "what was in hand"
+    assert kafka.committed[STANDARD].offset == in_hand
+    assert list(worker.openings.parked) == [STANDARD]
+    accept(kafka, STANDARD)
+    finish_all()
+    assert len(kafka.published) == in_hand + 50, "and what was left"
     assert kafka.committed[STANDARD].offset == 200
 
 
@@ -170,19 +171,27 @@ def test_what_is_done_stays_done_when_retention_overtakes_the_frontier(
     kafka.beginnings[STANDARD] = 3
     kafka.assign(STANDARD, worker.member)
     run(worker, clock)
+    assert list(worker.openings.parked) == [STANDARD], "three were removed that nobody has answered"
+    accept(kafka, STANDARD)
+    run(worker, clock)
     assert [work.offset for work in worker.works] == [3, 5], "4 was published"
 
 
-def test_a_log_that_was_cut_back_is_parked(kafka: FakeKafka, worker: FakeWorker) -> None:
+def test_a_log_that_was_cut_back_is_parked_once_what_was_read_of_it_is_answered(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
     for number in range(3):
         send(kafka, STANDARD, f"r{number}")
     kafka.assign(STANDARD, worker.member)
-    for _ in range(2):
-        worker.pump.turn()
+    until_begun(worker, 3)
     del kafka.logs[STANDARD][1:]
-    for _ in range(3):
-        worker.pump.turn()
-    assert STANDARD in worker.partitions._parked
+    run(worker, clock)
+    assert worker.lost == set()
+    while worker.works:
+        worker.finish(0)
+    run(worker, clock)
+    assert len(kafka.published) == 3
+    assert list(worker.openings.parked) == [STANDARD]
     assert worker.lost == {STANDARD}
 
 
@@ -241,7 +250,6 @@ def test_what_cannot_be_committed_at_the_end_is_left_to_its_next_owner(
     kafka.assign(URGENT, worker.member)
     run(worker, clock)
     worker.finish(0)
-    worker.pump.stop_intake()
     worker.pump.finish(leave_group=True)
     worker.member.generation = -1
     assert not worker.pump._finished()
@@ -263,12 +271,60 @@ def test_a_consumer_thread_that_fails_closes_its_consumer_and_does_not_leave(
 
 
 def test_metadata_that_is_not_ours_parks_its_partition_and_no_other(
-    kafka: FakeKafka, worker: FakeWorker
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
 ) -> None:
     kafka.committed[STANDARD] = CommitPoint(0, "written by somebody else")
     for tp in (STANDARD, URGENT):
         send(kafka, tp, tp.topic)
         kafka.assign(tp, worker.member)
-    for _ in range(2):
-        worker.pump.turn()
+    run(worker, clock)
+    assert list(worker.openings.parked) == [STANDARD]
     assert [work.source for work in worker.works] == [URGENT]
+
+
+# --- sent twice ---
+
+
+def test_a_refused_message_with_the_id_of_an_unanswered_request_is_no_answer_to_it_after_a_crash(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    send(kafka, STANDARD, "a")
+    before = FakeWorker(kafka, RegistryCodec())
+    kafka.assign(STANDARD, before.member)
+    until_begun(before)
+    send(kafka, STANDARD, "a", bogus=1)  # the same caller, and this time it is not understood
+    run(before, clock)
+    assert [dict(each.headers)["status"] for each in kafka.published if each.topic == NAMES.results] == [
+        b"rejected"
+    ]
+    kafka.expel(before.member)
+    kafka.assign(STANDARD, worker.member)
+    run(worker, clock)
+    assert [work.offset for work in worker.works] == [0], "the good one has no answer yet"
+    worker.finish(0)
+    run(worker, clock)
+    assert [dict(each.headers)["status"] for each in kafka.published if each.topic == NAMES.results] == [
+        b"rejected",
+        b"ok",
+    ]
+
+
+def test_what_was_answered_before_a_crash_is_a_duplicate_after_it(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    send(kafka, STANDARD, "a")
+    before = FakeWorker(kafka, RegistryCodec())
+    kafka.assign(STANDARD, before.member)
+    until_begun(before)
+    before.finish(0)
+    run(before, clock)
+    kafka.expel(before.member)
+    send(kafka, STANDARD, "a", reply_topic="headrace.replies")
+    kafka.assign(STANDARD, worker.member)
+    run(worker, clock)
+    assert worker.works == []
+    assert kafka.committed[STANDARD].offset == 2
+    assert [(status, request_id) for _, status, request_id, _ in worker.replies.told] == [("duplicate", "a")]
+    place = worker.replies.told[0][3]
+    assert place is not None
+    assert (place.topic, place.partition, place.offset) == (NAMES.results, STANDARD.partition, 0)

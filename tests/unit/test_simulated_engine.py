@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Coroutine
@@ -186,6 +187,48 @@ def test_poison_without_a_count_kills_every_engine_that_has_the_script() -> None
     run(go())
 
 
+def test_one_that_kills_after_a_while_lets_others_finish_before_and_may_be_aborted_in_time() -> None:
+    async def go() -> None:
+        engine = await started(SimulatedProfile(decode_seconds_per_token=0))
+        engine.script.fail("die", prompt_contains="poison", after_s=30)
+        guilty = asyncio.create_task(ask(engine, "slow poison", request_id="guilty"))
+        await wait_until(lambda: engine.running_jobs == 1, "it to run")
+        assert (await ask(engine, "harmless")).text
+        await engine.abort("guilty")
+        assert (await guilty).generation.choices[0].finish_reason == "abort"
+        engine.check_health()
+        engine.script.fail("die", prompt_contains="quick", after_s=0.01)
+        with pytest.raises(EngineDead):
+            await ask(engine, "quick")
+
+    run(go())
+
+
+def test_one_that_vanishes_takes_its_process_along_without_a_word() -> None:
+    program = """
+import asyncio
+from headrace.schemas.messages import Sampling
+from headrace.workers.engine import GenerationJob
+from headrace.workers.simulated_engine import SimulatedEngine, SimulatedProfile
+from headrace.workers.simulated_failures import Script
+
+async def main():
+    script = Script.from_json('[{"kind": "vanish", "request_id": "guilty", "after_s": 0.01}]')
+    engine = SimulatedEngine(SimulatedProfile(), script)
+    await engine.start()
+    for request_id in ("innocent", "guilty"):
+        print(request_id, flush=True)
+        async for _ in engine.generate(GenerationJob(request_id, [1], Sampling(max_tokens=1), None, 0, False)):
+            pass
+        print("done", flush=True)
+
+asyncio.run(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert ended.stdout.split() == ["innocent", "done", "guilty"]
+
+
 def test_a_refusal_by_request_id_hits_that_request_alone() -> None:
     async def go() -> None:
         engine = await started()
@@ -227,7 +270,8 @@ def test_a_script_that_is_none_is_refused(text: str) -> None:
 
 def test_a_script_from_json_knows_every_failure() -> None:
     script = Script.from_json(json.dumps([{"kind": kind, "times": 1} for kind in FAILURES]))
-    assert [script.take("id", "prompt") for _ in FAILURES] == list(FAILURES)
+    taken = [script.take("id", "prompt") for _ in FAILURES]
+    assert [fate and fate.kind for fate in taken] == list(FAILURES)
     assert script.empty
 
 
@@ -287,3 +331,8 @@ def test_before_it_is_started_and_after_it_is_shut_down_nothing_is_answered() ->
             await ask(engine)
 
     run(go())
+
+
+def test_the_identity_says_what_the_profile_has_room_for() -> None:
+    identity = SimulatedEngine(SimulatedProfile(max_running=7, kv_tokens=900)).identity
+    assert (identity.max_sequences, identity.kv_tokens) == (7, 900)

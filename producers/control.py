@@ -1,0 +1,80 @@
+"""Writing to the control topic; `consumers/control.py` says what is in it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.consumers.control import acceptance_key, acceptance_value, partition_key, partition_value
+from headrace.producers.kafka import OutgoingRecord
+from headrace.topics.names import control_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Future
+
+    from headrace.consumers.records import CommitPoint, RecordLocation, TopicPartition
+    from headrace.consumers.starting import Acceptance
+
+FLUSH_TIMEOUT_S = 30.0
+
+
+class RecordSender(Protocol):
+    """What is needed of `producers.kafka.PlainProducer`."""
+
+    def send(self, record: OutgoingRecord) -> Future[RecordLocation]: ...
+    def flush(self, timeout_s: float) -> None: ...
+
+
+class ControlView(Protocol):
+    """What is needed of `consumers.control.ControlReader`."""
+
+    def is_known(self, group: str, tp: TopicPartition) -> bool: ...
+    def accepted(self, group: str, tp: TopicPartition) -> Acceptance | None: ...
+
+
+class ControlWriter:
+    """Writes what a group has to say. Every call waits until the brokers have it: not for a thread that must not."""
+
+    def __init__(self, producer: RecordSender, *, prefix: str, group: str) -> None:
+        self._producer = producer
+        self._topic = control_topic(prefix)
+        self._group = group
+
+    def know(self, committed: Mapping[TopicPartition, CommitPoint], view: ControlView) -> None:
+        """Note that the group has committed these points; writes only what `view` does not say already.
+
+        To be called once a tenure's first commit has succeeded, never before: a partition that is known and has no
+        committed offset is parked. An acceptance that was given for another committed state is spent with that,
+        and is taken back, so that it cannot hold for a state like the old one that comes later.
+        Raises KafkaUnavailable, KafkaFailed, TopicMissing: call it again.
+        """
+        now_ms = int(time.time() * 1000)
+        records: list[OutgoingRecord] = []
+        for tp, point in committed.items():
+            if not view.is_known(self._group, tp):
+                records.append(self._record(partition_key(self._group, tp), partition_value(now_ms)))
+            acceptance = view.accepted(self._group, tp)
+            if acceptance is not None and acceptance.committed != point:
+                records.append(self._record(acceptance_key(self._group, tp), None))
+        self._write(records)
+
+    def accept(self, acceptances: Mapping[TopicPartition, Acceptance]) -> None:
+        """Write an operator's acceptances. Raises KafkaUnavailable, KafkaFailed, TopicMissing."""
+        self._write(
+            [
+                self._record(acceptance_key(self._group, tp), acceptance_value(acceptance))
+                for tp, acceptance in acceptances.items()
+            ]
+        )
+
+    def _record(self, key: bytes, value: bytes | None) -> OutgoingRecord:
+        return OutgoingRecord(self._topic, key, value)
+
+    def _write(self, records: list[OutgoingRecord]) -> None:
+        if not records:
+            return
+        sent = [self._producer.send(record) for record in records]
+        self._producer.flush(FLUSH_TIMEOUT_S)
+        for each in sent:
+            each.result(FLUSH_TIMEOUT_S)

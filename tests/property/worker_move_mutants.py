@@ -1,0 +1,121 @@
+"""Deliberate bugs in what a worker begins, drains and lets go: the group model must find every one.
+
+Each is a function of pytest's monkeypatch that changes one thing for the duration of a test.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from property.worker_mutants import Bug
+
+from headrace.workers import dispatch as dispatch_module
+from headrace.workers import pump as pump_module
+from headrace.workers.dispatch import Dispatch
+from headrace.workers.drains import Drains
+from headrace.workers.ledger import Ledger
+from headrace.workers.moving import Moves
+from headrace.workers.partitions import Partitions
+from headrace.workers.work import Work
+
+MOVE_BUGS: dict[str, Bug] = {}
+
+
+def bug(apply: Bug) -> Bug:
+    MOVE_BUGS[apply.__name__] = apply
+    return apply
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Done in the place of something."""
+
+
+# --- drains ---
+
+
+@bug
+def a_unit_is_let_go_while_results_of_it_are_unpublished(patch: pytest.MonkeyPatch) -> None:
+    step = Drains.step
+    done = {"unpublished": False, "settled": True}
+    patch.setattr(Drains, "step", lambda self, unit, **state: step(self, unit, **{**state, **done}))
+
+
+@bug
+def a_unit_is_let_go_while_it_is_in_the_engine(patch: pytest.MonkeyPatch) -> None:
+    step = Drains.step
+    patch.setattr(Drains, "step", lambda self, unit, **state: step(self, unit, **{**state, "in_flight": 0}))
+
+
+@bug
+def a_unit_is_let_go_and_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "withdraw", nothing)
+
+
+@bug
+def what_is_withdrawn_is_served_on_after_a_cancelled_drain(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partitions, "begin_anew", nothing)
+
+
+@bug
+def what_the_loop_gives_back_is_not_begun_again_after_a_cancelled_drain(patch: pytest.MonkeyPatch) -> None:
+    def swallow(self: Dispatch, works: list[Work]) -> None:
+        for work in works:
+            self._ledger.handed_back(work.source, work.offset, work.epoch)
+
+    patch.setattr(Dispatch, "taken_back", swallow)
+
+
+@bug
+def a_unit_that_drains_is_begun_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Dispatch, "drain", nothing)
+
+
+@bug
+def reading_is_still_held_back_after_a_unit_was_let_go(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Moves, "_tell_what_drains", nothing)
+
+
+# --- trials and deaths ---
+
+
+@bug
+def a_trial_begins_before_its_commit(patch: pytest.MonkeyPatch) -> None:
+    begin_trial = Dispatch.begin_trial
+
+    def at_once(self: Dispatch) -> None:
+        before = self._trials.under_way
+        begin_trial(self)
+        trial = self._trials.under_way
+        if trial is not None and trial is not before:
+            self._trial_begun = True
+            self._ready += trial.works
+
+    patch.setattr(Dispatch, "begin_trial", at_once)
+
+
+@bug
+def a_trial_is_not_called_off_by_a_drain(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Dispatch, "_call_off", nothing)
+
+
+@bug
+def a_suspect_is_not_held_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(dispatch_module, "is_suspect", lambda suspicion: False)
+
+
+@bug
+def a_trial_does_not_end_with_its_partition(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Dispatch, "_trial_is_over", nothing)
+
+
+@bug
+def works_are_begun_after_the_engines_death(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Dispatch, "stop", nothing)
+    patch.setattr(Ledger, "engine_died", nothing)
+
+
+@bug
+def one_that_was_alone_is_not_convicted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Dispatch, "on_trial_alone", nothing)
+    patch.setattr(pump_module, "is_convicted", lambda suspicion: False)
