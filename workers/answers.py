@@ -268,7 +268,8 @@ class Answers:
             for name, value in work.headers
             if name in (header.CORRELATION_ID, header.TRACEPARENT) and value is not None
         ]
-        key = (request.key or request.id).encode() if request else work.key or result.id.encode()
+        own = request.key.encode() if request and request.key else None
+        key = own or work.key or result.id.encode()
         # Results lie in the partition of the same number as their requests: a key stays in its place, and a window of
         # recent ids can be rebuilt from one partition.
         partition = work.source.partition if topic == self._names.results else None

@@ -14,15 +14,29 @@ from headrace.consumers import offset_encoding
 from headrace.consumers.offset_encoding import Progress
 from headrace.consumers.records import TopicPartition
 from headrace.consumers.starting import Acceptance
+from headrace.producers.kafka import OutgoingRecord
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import StaleGeneration
 from headrace.schemas.messages import Result
 from headrace.workers.trials import is_suspect
-from headrace.workers.work import Work
+from headrace.workers.work import Completion, Work
 
 
 class SlowToHear(FakeWorker):
     """Its loop goes on with what was lost until it hears of it."""
+
+    def __init__(self, kafka: FakeKafka, codec: RegistryCodec) -> None:
+        super().__init__(kafka, codec)
+        convict = self.pump._convicted
+
+        def convict_one(work: Work, cause: str) -> Completion:
+            completion = convict(work, cause)
+            for tp, tenure in self.ledger._tenures.items():
+                suspects = {at for at, each in tenure.offsets.suspects().items() if is_suspect(each)}
+                assert not suspects, f"still suspect after a conviction: {tp} {suspects}"
+            return completion
+
+        self.pump._convicted = convict_one
 
     def drop(self, lost: frozenset[TopicPartition]) -> None:
         self.lost |= lost
@@ -82,6 +96,8 @@ class GroupLaws:
         for work in worker.works:
             if not any(work is each for each in in_loop):
                 self.may_begin(worker, work)
+                if work.alone:
+                    self.has_the_engine_to_itself(worker, work)
         if worker.dead:
             self.know_of_death.append(worker)
 
@@ -114,6 +130,12 @@ class GroupLaws:
         if suspicion is not None and is_suspect(suspicion):
             assert suspicion.on_trial, "a suspect is begun, and no trial of it is committed"
             assert progress.mode == ("alone" if work.alone else "trial")
+
+    def has_the_engine_to_itself(self, worker: FakeWorker, alone: Work) -> None:
+        """What is in the engine beside it might be the killer, and would be held against it."""
+        for work in worker.works:
+            ours = worker.ledger.epoch(work.source) == work.epoch
+            assert work is alone or not ours, "begun alone, and another is in flight"
 
     def progress(self, tp: TopicPartition) -> Progress:
         point = self.kafka.committed[tp]
@@ -225,3 +247,16 @@ class GroupLaws:
             answers = sum(self.answers[place] for place in where)
             assert answers <= 1, f"answered twice: {asked}"
             assert answers == 1 or self.removed.intersection(where), f"not answered: {asked}"
+
+
+def is_poison(work: Work) -> bool:
+    assert work.request is not None
+    return "poison" in work.request.attributes
+
+
+def is_last_resort(record: OutgoingRecord) -> bool:
+    """Whether the broker has refused this request before: its last resort it takes."""
+    if record.topic == NAMES.dead:
+        return True
+    status = dict(record.headers)["status"]
+    return status != b"ok"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from fake_kafka import FakeKafka, Message
 from fake_worker import (
-    NAMES,
+    METADATA_LIMIT,
     SOURCES,
     TENANT,
     Clock,
@@ -27,10 +27,12 @@ from fake_worker import (
 )
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from property.pump_laws import GroupLaws, SlowToHear
+from property.pump_laws import GroupLaws, SlowToHear, is_last_resort, is_poison
 
-from headrace.consumers.records import TopicPartition
-from headrace.producers.kafka import OutgoingRecord
+from headrace.consumers import offset_encoding
+from headrace.consumers.offset_encoding import Progress
+from headrace.consumers.records import CommitPoint, TopicPartition
+from headrace.consumers.suspicion import Suspicion
 from headrace.schemas.errors import ResultTooLarge, StaleGeneration, TopicMissing
 from headrace.workers import batch as batch_module
 from headrace.workers import ledger as ledger_module
@@ -47,6 +49,12 @@ KINDS = st.lists(
     ),
     min_size=1,
     max_size=6,
+)
+# Committed by earlier lives; 1 is a marker.
+EARLIER_LIVES = st.just(dict[int, Suspicion]()) | st.dictionaries(
+    st.sampled_from([0, 2, 3]),
+    st.sampled_from([Suspicion(2), Suspicion(3), Suspicion(5, alone=3)]),
+    min_size=1,
 )
 HOW = st.sampled_from(["well", "well", "well", "well", "stale", "refused 0", "refused 1"])  # a commit ends
 
@@ -98,8 +106,11 @@ class Group(GroupLaws, RuleBasedStateMachine):
         self.know_of_death: list[FakeWorker] = []
         self.removed: set[tuple[TopicPartition, int]] = set()  # by retention, before they were answered
 
-    @initialize(owner=st.integers(0, 1))
-    def begin(self, owner: int) -> None:
+    @initialize(owner=st.integers(0, 1), suspects=EARLIER_LIVES)
+    def begin(self, owner: int, suspects: dict[int, Suspicion]) -> None:
+        if suspects:
+            metadata = offset_encoding.encode(0, Progress(0, suspects=suspects), METADATA_LIMIT)
+            self.kafka.committed[SOURCES[2]] = CommitPoint(0, metadata)
         for tp in SOURCES:
             self.kafka.assign(tp, self.workers[owner].member)
             for kind in ("good", "marker", "good", "good"):
@@ -384,16 +395,3 @@ class Group(GroupLaws, RuleBasedStateMachine):
     @rule(down=st.booleans())
     def the_registry_comes_and_goes(self, down: bool) -> None:
         self.codec.down = down
-
-
-def is_poison(work: Work) -> bool:
-    assert work.request is not None
-    return "poison" in work.request.attributes
-
-
-def is_last_resort(record: OutgoingRecord) -> bool:
-    """Whether the broker has refused this request before: its last resort it takes."""
-    if record.topic == NAMES.dead:
-        return True
-    status = dict(record.headers)["status"]
-    return status != b"ok"

@@ -5,11 +5,14 @@ Each is a function of pytest's monkeypatch that changes one thing for the durati
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
 from property.worker_mutants import Bug
 
+from headrace.consumers.offset_encoding import Progress
+from headrace.consumers.suspects import Suspects
 from headrace.workers import dispatch as dispatch_module
 from headrace.workers import pump as pump_module
 from headrace.workers.dispatch import Dispatch
@@ -17,6 +20,7 @@ from headrace.workers.drains import Drains
 from headrace.workers.ledger import Ledger
 from headrace.workers.moving import Moves
 from headrace.workers.partitions import Partitions
+from headrace.workers.trials import Trials
 from headrace.workers.work import Work
 
 MOVE_BUGS: dict[str, Bug] = {}
@@ -119,3 +123,65 @@ def works_are_begun_after_the_engines_death(patch: pytest.MonkeyPatch) -> None:
 def one_that_was_alone_is_not_convicted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Dispatch, "on_trial_alone", nothing)
     patch.setattr(pump_module, "is_convicted", lambda suspicion: False)
+
+
+# --- alone ---
+
+
+@bug
+def one_is_tried_alone_while_others_are_in_flight(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "anything_in_flight", False)
+
+
+@bug
+def others_are_begun_while_one_waits_to_be_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Dispatch, "_makes_room", False)
+
+
+@bug
+def one_that_was_to_be_alone_is_given_back_and_waits_like_any_other(patch: pytest.MonkeyPatch) -> None:
+    def wait(self: Dispatch, works: list[Work]) -> None:
+        for work in reversed(works):
+            if self._ledger.handed_back(work.source, work.offset, work.epoch):
+                self._waiting.setdefault(work.source, deque()).appendleft(work)
+        for source in {work.source for work in works} & self._waiting.keys():
+            self._let_through(source)
+
+    patch.setattr(Dispatch, "taken_back", wait)
+
+
+# --- after a conviction ---
+
+
+@bug
+def nobody_is_exonerated_by_a_conviction(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "exonerate", nothing)
+
+
+@bug
+def the_exonerated_are_begun_before_that_is_committed(patch: pytest.MonkeyPatch) -> None:
+    exonerate = Suspects.exonerate
+
+    def at_once(self: Suspects) -> None:
+        exonerate(self)
+        self._exonerated.clear()
+
+    patch.setattr(Suspects, "exonerate", at_once)
+
+
+@bug
+def the_exonerated_are_never_begun(patch: pytest.MonkeyPatch) -> None:
+    release = Trials.release
+    patch.setattr(Trials, "release", lambda self: release(self)[:0])
+
+
+@bug
+def the_exonerated_stay_barred_after_that_is_committed(patch: pytest.MonkeyPatch) -> None:
+    committed = Suspects.committed
+
+    def barred(self: Suspects, progress: Progress) -> None:
+        exonerated = set(self._exonerated)
+        committed(self, progress)
+        self._exonerated |= exonerated
+
+    patch.setattr(Suspects, "committed", barred)
