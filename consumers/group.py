@@ -80,7 +80,10 @@ def log_offsets(
     wanted = [kafka_partition(tp) for tp in partitions]
     names = ", ".join(sorted({tp.topic for tp in wanted}))
     with translated(f"{which.replace('_', ' ')} of {names} (do the topics exist?)"):
-        found: Mapping[Any, int] = getattr(client, which)(wanted, timeout_ms=int(timeout_s * 1000))
+        try:
+            found: Mapping[Any, int] = getattr(client, which)(wanted, timeout_ms=int(timeout_s * 1000))
+        except KeyError as unknown:  # the client's, for a partition that its newest metadata does not have
+            raise KafkaUnavailable(f"{names}: the brokers do not know {unknown} just now") from unknown
     return {TopicPartition(*tp): offset for tp, offset in found.items()}
 
 

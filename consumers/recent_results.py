@@ -273,7 +273,7 @@ def _ids(batch: Any) -> list[tuple[str, int]]:
                 size, position = decode_varint(buffer, position)
                 name = buffer[position : position + size]
                 size, position = decode_varint(buffer, position + size)
-                if name == _REQUEST_ID and size >= 0:
+                if name == _REQUEST_ID and request_id is None and size >= 0:
                     request_id = bytes(buffer[position : position + size])
                 elif name == _STATUS:
                     rejected = buffer[position : position + max(size, 0)] == b"rejected"

@@ -122,6 +122,8 @@ class Dispatch:
 
     def convicted(self) -> None:
         """One was found to be the killer: those that are held go on, and so do those behind them."""
+        if self._trials.under_way is not None and not self._trial_begun:
+            self._call_off()
         self._ledger.exonerate()
         if self._trials.under_way is None:
             for work in self._trials.release():

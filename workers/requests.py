@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 REGISTRY_RETRY_S = 0.5
 SEQUENCES = 256  # of an engine that does not say
+BEGUN_AT_ONCE = 8  # requests: about 5 ms of the loop's time
 ABORT_S = 10.0  # for the engine to let go of what was cancelled
 
 
@@ -73,6 +74,7 @@ class Requests:
         ] = {}  # taken out of the queue, on their way to be answered
         self._ending: set[asyncio.Task[None]] = set()  # that hand back what was aborted
         self._admitting = True
+        self._goes_on = False  # `_admit_more` is on its way
 
     def accept(self, works: list[Work]) -> None:
         """Take what the consumer thread polled."""
@@ -81,10 +83,22 @@ class Requests:
         self._admit()
 
     def _admit(self) -> None:
-        while self._admitting and (work := self._admission.admit()) is not None:
+        """Begin what may begin, a few at a time: what has come meanwhile is not to wait for hundreds of prompts."""
+        if self._goes_on:
+            return
+        for _ in range(BEGUN_AT_ONCE):
+            work = self._admission.admit() if self._admitting else None
+            if work is None:
+                return
             task = asyncio.create_task(self._serve(work), name=f"request {work.request_id}")
             self._running[task] = work
             task.add_done_callback(self._done)
+        self._goes_on = True
+        asyncio.get_running_loop().call_soon(self._admit_more)
+
+    def _admit_more(self) -> None:
+        self._goes_on = False
+        self._admit()
 
     async def _serve(self, work: Work) -> None:
         task = asyncio.current_task()

@@ -115,7 +115,7 @@ def test_list_shows_what_is_parked_and_alerts(incident: Incident) -> None:
     assert lines[0] == "partition log frontier done in doubt lag headroom state"
     assert lines[1] == "interactive-0 0-10 10 0 0 0 100% ok"
     assert lines[2] == "standard-0 7-10 2 2 2 3 0% parked: removed before it was served, 3 lost at most"
-    assert lines[3] == "backfill-0 0-10 - 0 0 10 0% parked: its committed offsets are gone"
+    assert lines[3] == "backfill-0 0-10 - 0 0 10 100% parked: its committed offsets are gone"
     assert lines[4].startswith("3 partitions, 2 parked; lag 13,")
     assert "retention of standard: 1,024.0 MiB a partition, no limit of age" in lines
     assert any("offsets 2 to 6 were removed" in line for line in lines)

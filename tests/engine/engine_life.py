@@ -60,6 +60,7 @@ async def kill() -> dict[str, Any]:
     seen: dict[str, Any] = {}
     began = time.monotonic()
     for process in _engine_processes():
+        seen["in_our_group"] = seen.get("in_our_group", False) or os.getpgid(process.pid) == os.getpgrp()
         os.kill(process.pid, signal.SIGKILL)
     try:
         await task

@@ -29,6 +29,7 @@ def test_a_killed_engine_process_is_told_to_all_who_ask_with_its_cause() -> None
     assert "SIGKILL" in seen["in_flight"]
     assert "SIGKILL" in seen["health"]
     assert "SIGKILL" in seen["afterwards"]
+    assert not seen["in_our_group"], "a Ctrl-C in the terminal is its worker's to answer"
 
 
 def test_shutdown_aborts_what_runs_and_leaves_no_process() -> None:

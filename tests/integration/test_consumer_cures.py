@@ -46,6 +46,8 @@ def stock_member(bootstrap: str, topic: str, group: str, listener: Any = None, *
         }
         | options
     )
+    # Before it can lead: a stock leader that has not heard of the topic gives nothing to anybody, for minutes.
+    wait_until(lambda: consumer.partitions_for_topic(topic), WITHIN_S, "metadata of the topic")
     consumer.subscribe([topic], listener=listener)
     return consumer
 
