@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 from kafka_members import Member, closing, create_topics, poll_until, produce, settings_for
 
 from headrace.consumers.records import TopicPartition
 from headrace.schemas.settings import Settings
 
 UNITS = 6
+FOR_EVER_S = 600.0
 
 
 def quick(bootstrap: str) -> Settings:
@@ -139,3 +142,17 @@ def test_the_new_owner_of_a_unit_is_told_whose_session_timed_out(
         assert {unit: a.consumer.predecessor(unit) for unit in range(UNITS)} == {
             unit: "b" if unit in of_b else None for unit in range(UNITS)
         }
+
+
+def test_a_drain_is_heard_by_a_poll_that_waits_for_records_although_no_partition_changes(
+    kafka_bootstrap: str, unique_prefix: str
+) -> None:
+    create_topics(kafka_bootstrap, **{unique_prefix: UNITS})
+    settings = quick(kafka_bootstrap)
+    a, b = (member(settings, unique_prefix, slot, drains=False) for slot in "ab")
+    with closing(a, b):
+        poll_until(lambda: all_owned(a), a)
+        waits = threading.Thread(target=lambda: a.consumer.poll(FOR_EVER_S, 100), daemon=True)
+        waits.start()
+        poll_until(lambda: not waits.is_alive(), b)
+        assert len(a.consumer.draining()) == UNITS // 2

@@ -149,6 +149,16 @@ def test_records_without_a_request_id_are_passed_over(results: Results) -> None:
     assert results.read() == [("ä", 2), ("\ufffd", 4)]
 
 
+def test_what_was_rejected_is_no_answer_to_the_id_that_it_bears(results: Results) -> None:
+    producer = KafkaProducer(bootstrap_servers=results.bootstrap)
+    for number, status in enumerate((b"ok", b"rejected", b"failed", b"rejected too", None, b"rejected")):
+        headers = [("job", b"rejected")] + ([] if status is None else [("status", status)])
+        headers.insert(number % 2, ("request-id", b"r%d" % number))
+        producer.send(results.topic, None, key=b"k", partition=0, headers=headers).get(timeout=WITHIN_S)
+    producer.close()
+    assert results.read() == [("r0", 0), ("r2", 2), ("r3", 3), ("r4", 4)]
+
+
 def batch_of(*headers: list[tuple[str, bytes | None]]) -> Any:
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 10_000)
     for number, some in enumerate(headers):

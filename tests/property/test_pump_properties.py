@@ -30,6 +30,7 @@ FEW = settings(
 ALL_BUGS = {**BUGS, **MOVE_BUGS}
 
 
+@pytest.mark.soak  # three minutes for all of them
 @pytest.mark.parametrize("name", ALL_BUGS)
 def test_the_model_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ALL_BUGS[name](monkeypatch)

@@ -279,6 +279,23 @@ def test_a_suspect_that_goes_with_its_lane_holds_back_nothing_of_its_key_in_anot
     assert desk.begun() == [5]
 
 
+def test_a_unit_that_is_lost_with_both_lanes_takes_along_what_waits_in_one_behind_a_suspect_of_the_other() -> (
+    None
+):
+    desk = Desk(order_by_key=True)
+    lanes = [A, SOURCES[0]]
+    desk.assign(A, {0: Suspicion(2)})
+    desk.assign(SOURCES[0])
+    desk.commit()
+    desk.offer(A, 0, key=b"k")
+    desk.offer(SOURCES[0], 5, key=b"k")
+    for tp in lanes:
+        desk.ledger.revoked(tp)
+    for tp in lanes:
+        desk.dispatch.forget(tp)
+    assert desk.begun() == []
+
+
 def test_without_an_order_of_keys_nothing_waits_behind_a_suspect(desk: Desk) -> None:
     desk.assign(A, {0: Suspicion(2)})
     desk.commit()

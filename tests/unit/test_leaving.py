@@ -7,7 +7,10 @@ from fake_kafka import FakeKafka
 from fake_worker import NAMES, SOURCES, Clock, FakeWorker, RegistryCodec
 from worker_turns import clock_by_hand, run, send, until_begun
 
+from headrace.workers.pump import LAST_COMMITS_S
+
 STANDARD, OTHER_UNIT = SOURCES[2], SOURCES[3]
+BUDGET_S = 60.0  # of a drain
 
 
 @pytest.fixture
@@ -102,3 +105,33 @@ def test_a_worker_that_fails_while_it_leaves_commits_what_is_finished_and_waits_
     run(worker, clock)
     assert worker.pump._finished()
     assert len(kafka.published) == 1
+
+
+def test_leaving_ends_although_what_runs_is_never_given_back(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    begun(kafka, worker, 1)
+    worker.pump.leave()
+    run(worker, clock)
+    clock.now += BUDGET_S
+    run(worker, clock)
+    assert worker.aborted == [frozenset({0})] or worker.held, "it waits for the loop"
+    assert not worker.pump._finished()
+    clock.now += LAST_COMMITS_S + 1
+    assert worker.pump._finished()
+
+
+def test_what_is_assigned_to_a_worker_that_leaves_is_not_opened_nor_asked_for(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    begun(kafka, worker, 1)
+    windows = list(worker.windows)
+    worker.pump.leave()
+    worker.pump.turn()
+    give_back(worker, 0)
+    kafka.assign(OTHER_UNIT, worker.member)
+    for _ in range(3):
+        worker.pump.turn()
+        clock.now += 0.2
+    assert worker.ledger.epoch(OTHER_UNIT) is None
+    assert worker.windows == windows

@@ -357,3 +357,19 @@ def test_a_unit_that_is_taken_and_given_back_while_it_drains_is_let_go_as_it_is_
     run(worker, clock, turns=10)
     assert worker.member.released == {0}
     assert kafka.committed[STANDARD] == found, "nothing of it was begun in its second tenure, nor said of it"
+
+
+def test_a_unit_that_is_lost_while_it_drains_and_comes_back_to_be_drained_is_drained_anew(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    begun(kafka, worker, 1)
+    worker.member.to_drain.add(0)
+    worker.pump.turn()
+    give_back(worker, 0)
+    kafka.expel(worker.member)
+    kafka.assign(STANDARD, worker.member)
+    run(worker, clock)
+    assert worker.member.released == set()
+    give_back(worker, 0)
+    run(worker, clock)
+    assert worker.member.released == {0}

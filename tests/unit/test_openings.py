@@ -7,8 +7,8 @@ from concurrent.futures import Future
 
 import pytest
 from fake_kafka import FakeControl, FakeKafka, FakeMember
-from fake_worker import METADATA_LIMIT, NAMES, SOURCES, Clock, FakeWorker, RegistryCodec
-from worker_turns import accept, clock_by_hand, run, send, until_begun
+from fake_worker import METADATA_LIMIT, NAMES, SOURCES, Clock
+from worker_turns import accept, clock_by_hand, send
 
 from headrace.consumers.records import CommitPoint, TopicPartition
 from headrace.consumers.starting import Acceptance
@@ -36,6 +36,18 @@ class Member(FakeMember):
 
 
 LOG: list[str] = []
+
+
+class Counted:
+    """In the place of a counter."""
+
+    value = 0.0
+
+    def labels(self, *_: str) -> Counted:
+        return self
+
+    def inc(self, by: float) -> None:
+        self.value += by
 
 
 class Told(FakeControl):
@@ -330,31 +342,50 @@ def test_a_parked_partition_that_goes_is_forgotten(door: Door) -> None:
     assert list(door.openings.waiting) == []
 
 
-# --- a log that does not hold the position any more ---
+# --- a unit that drains ---
 
 
-def test_a_partition_whose_log_lost_its_position_begins_anew_only_when_nothing_of_it_is_outstanding(
-    kafka: FakeKafka, clock: Clock
+def test_a_unit_that_drains_is_neither_asked_for_nor_opened_until_its_drain_is_cancelled(door: Door) -> None:
+    door.assign(STANDARD, OTHER_UNIT)
+    door.openings.hold_back(frozenset({0}))
+    door.open_completely(1)
+    assert door.ledger.partitions == [OTHER_UNIT]
+    assert "window 0" not in LOG
+    assert "offsets of 2" not in LOG
+    door.openings.hold_back(frozenset())
+    door.open_completely(0)
+    assert sorted(door.ledger.partitions) == [STANDARD, OTHER_UNIT]
+
+
+def test_records_that_are_lost_are_counted_once_however_often_their_partition_is_parked(
+    door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = FakeWorker(kafka, RegistryCodec())
-    for number in range(4):
-        send(kafka, STANDARD, f"r{number}")
-    kafka.assign(STANDARD, worker.member)
-    until_begun(worker, 4)
-    epoch = worker.ledger.epoch(STANDARD)
-    for number in range(4, 9):
-        send(kafka, STANDARD, f"r{number}")
-    kafka.beginnings[STANDARD] = 7
-    for _ in range(4):
-        run(worker, clock)
-        assert worker.ledger.epoch(STANDARD) == epoch
-        worker.finish(0)
-    worker.pump.turn()
-    assert worker.ledger.epoch(STANDARD) == epoch, "its last result is not committed"
-    run(worker, clock)
-    assert worker.ledger.epoch(STANDARD) is None
-    assert kafka.committed[STANDARD].offset == 4
-    assert list(worker.openings.parked) == [STANDARD]
-    accept(kafka, STANDARD)
-    run(worker, clock)
-    assert worker.member.positions[STANDARD] == 9
+    lost = Counted()
+    monkeypatch.setattr(openings_module.metrics, "LOST_RECORDS", lost)
+    for number in range(5):
+        send(door.kafka, STANDARD, f"r{number}")
+    door.kafka.committed[STANDARD] = CommitPoint(1, "")
+    door.kafka.beginnings[STANDARD] = 4
+    door.assign(STANDARD)
+    for _ in range(3):
+        door.open_completely(0)
+        assert list(door.openings.parked) == [STANDARD]
+        door.openings.forget(STANDARD)
+        door.openings.add(STANDARD)
+    assert lost.value == 3
+    door.kafka.beginnings[STANDARD] = 5
+    door.open_completely(0)
+    assert lost.value == 3 + 4, "another range is another loss"
+
+
+def test_a_unit_whose_drain_begins_while_its_window_is_read_is_not_opened(door: Door) -> None:
+    door.assign(STANDARD)
+    door.openings.advance()
+    door.openings.advance()
+    door.openings.hold_back(frozenset({0}))
+    door.window_is_read(0)
+    door.openings.advance()
+    assert door.ledger.partitions == []
+    door.openings.hold_back(frozenset())
+    door.openings.advance()
+    assert door.ledger.partitions == [STANDARD]

@@ -328,3 +328,49 @@ def test_what_was_answered_before_a_crash_is_a_duplicate_after_it(
     place = worker.replies.told[0][3]
     assert place is not None
     assert (place.topic, place.partition, place.offset) == (NAMES.results, STANDARD.partition, 0)
+
+
+def test_a_partition_whose_log_lost_its_position_begins_anew_only_when_nothing_of_it_is_outstanding(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    for number in range(4):
+        send(kafka, STANDARD, f"r{number}")
+    kafka.assign(STANDARD, worker.member)
+    until_begun(worker, 4)
+    epoch = worker.ledger.epoch(STANDARD)
+    for number in range(4, 9):
+        send(kafka, STANDARD, f"r{number}")
+    kafka.beginnings[STANDARD] = 7
+    for _ in range(4):
+        run(worker, clock)
+        assert worker.ledger.epoch(STANDARD) == epoch
+        worker.finish(0)
+    worker.pump.turn()
+    assert worker.ledger.epoch(STANDARD) == epoch, "its last result is not committed"
+    run(worker, clock)
+    assert worker.ledger.epoch(STANDARD) is None
+    assert kafka.committed[STANDARD].offset == 4
+    assert list(worker.openings.parked) == [STANDARD]
+    accept(kafka, STANDARD)
+    run(worker, clock)
+    assert worker.member.positions[STANDARD] == 9
+
+
+def test_a_worker_with_nothing_in_hand_looks_up_seldom_and_one_that_waits_for_completions_often(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    kafka.assign(STANDARD, worker.member)
+    assert worker.pump._poll_timeout() == pump_module.LONGEST_POLL_S
+    worker.pump.turn()
+    assert worker.pump._poll_timeout() <= pump_module.IDLE_POLL_S, "it is to be opened"
+    run(worker, clock)
+    assert worker.pump._poll_timeout() == pump_module.LONGEST_POLL_S
+    send(kafka, STANDARD, "a")
+    until_begun(worker)
+    assert worker.pump._poll_timeout() <= pump_module.IDLE_POLL_S
+    worker.finish(0)
+    run(worker, clock)
+    assert worker.pump._poll_timeout() == pump_module.LONGEST_POLL_S
+    worker.member.to_drain.add(0)
+    worker.pump.turn()
+    assert worker.pump._poll_timeout() <= pump_module.IDLE_POLL_S, "the drain is followed"

@@ -12,6 +12,7 @@ from worker_turns import clock_by_hand, progress_of, run, send, suspect, until_b
 from headrace.consumers.suspicion import Suspicion
 from headrace.schemas.codec import Codec
 from headrace.schemas.messages import DeadLetter, Result
+from headrace.workers.pump import LAST_COMMITS_S
 
 STANDARD, OTHER = SOURCES[2], SOURCES[3]
 
@@ -141,3 +142,46 @@ def test_one_that_was_alone_when_three_workers_vanished_is_convicted_when_it_is_
         Codec().decode(Result, each.value).message for each in kafka.published if each.topic == NAMES.results
     ]
     assert [(each.id, each.status) for each in results] == [("r0", "failed")]
+
+
+def test_a_death_is_committed_before_the_consumer_thread_ends_though_nothing_else_is_pending(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    for number in range(3):
+        send(kafka, STANDARD, f"r{number}")
+    kafka.assign(STANDARD, worker.member)
+    until_begun(worker, 3)
+    worker.pump.engine_died(frozenset((STANDARD, offset) for offset in range(3)), "signal 9")
+    worker.pump.finish(leave_group=True)
+    assert not worker.pump._finished(), "it is taken, and not committed"
+    worker.pump.turn()
+    assert worker.batch is not None
+    assert not worker.pump._finished(), "to leave the group now would have it refused"
+    worker.commit()
+    assert worker.pump._finished()
+    assert dict(progress_of(kafka, STANDARD).suspects) == dict.fromkeys(range(3), Suspicion(1))
+
+
+def test_a_death_that_cannot_be_committed_does_not_keep_the_consumer_thread_for_ever(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    send(kafka, STANDARD, "a")
+    kafka.assign(STANDARD, worker.member)
+    until_begun(worker)
+    worker.pump.engine_died(frozenset({(STANDARD, 0)}), "signal 9")
+    worker.pump.finish(leave_group=True)
+    assert not worker.pump._finished()
+    clock.now += LAST_COMMITS_S + 1
+    assert worker.pump._finished()
+
+
+def test_what_is_begun_again_knows_how_many_deaths_were_before(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    suspect(kafka, STANDARD, {0: Suspicion(1), 1: Suspicion(2)})
+    kafka.assign(STANDARD, worker.member)
+    until_begun(worker)
+    assert [(work.offset, work.deaths, work.alone) for work in worker.works] == [(1, 2, True)]
+    worker.finish(0)
+    run(worker, clock)
+    assert [(work.offset, work.deaths, work.alone) for work in worker.works] == [(0, 1, False)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def serve(
     extra: str = "",
     stream: bool = False,
     time_scale: float = 0,
+    deaths: int = 0,
 ) -> tuple[Served, list[Reply], SimulatedEngine]:
     engine = SimulatedEngine(SimulatedProfile(time_scale=time_scale, max_model_len=256))
     for failure in failures or []:
@@ -43,7 +45,7 @@ def serve(
     async def run() -> Served:
         await engine.start()
         serving = Serving(package=package, engine=engine, replies=replies, cancels=Cancels())
-        return await serving.serve(a_work(value, stream=stream))
+        return await serving.serve(replace(a_work(value, stream=stream), deaths=deaths))
 
     served = asyncio.run(run())
     replies.stop()
@@ -170,3 +172,11 @@ def test_nothing_is_streamed_where_an_output_schema_may_still_fail(tmp_path: Pat
     value = '{"id":"a","variables":{"title":"Heat"},"stream":true}'
     served, deltas, _ = serve(tmp_path, value, output=TAGS_SCHEMA, stream=True)
     assert (served.status, deltas) == ("ok", [])
+
+
+def test_a_request_that_was_in_flight_at_deaths_says_in_its_tokens_and_its_result_which_attempt_this_is(
+    tmp_path: Path,
+) -> None:
+    served, deltas, _ = serve(tmp_path, '{"id":"a","prompt":"hello","stream":true}', stream=True, deaths=2)
+    assert served.attempt == 3
+    assert {each.attempt for each in deltas} == {3}

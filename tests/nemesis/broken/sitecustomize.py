@@ -70,15 +70,20 @@ def break_epochs() -> None:
 
 def break_done_set() -> None:
     """The frontier alone. The started mark is made to move, for a batch must change something that is committed."""
-    from headrace.consumers import offset_encoding
+    from headrace.consumers.offset_encoding import decode, encode
+    from headrace.consumers.offsets import PartitionOffsets
+    from headrace.consumers.records import CommitPoint
 
-    encode = offset_encoding.encode
+    commit_point = PartitionOffsets.commit_point
     steps = itertools.count(1)
 
-    def without_done(frontier: int, progress: Any, limit: int) -> str:
-        return encode(frontier, progress._replace(started=progress.started + next(steps), done=()), limit)
+    def without_done(self: Any) -> CommitPoint:
+        offset, metadata = commit_point(self)
+        progress = decode(metadata, offset, self._limit)
+        less = progress._replace(started=progress.started + next(steps), done=(), suspects={})
+        return CommitPoint(offset, encode(offset, less, self._limit))
 
-    offset_encoding.encode = without_done
+    PartitionOffsets.commit_point = without_done  # type: ignore[method-assign]
 
 
 BREAKS = {"guard": break_guard, "epochs": break_epochs, "done-set": break_done_set}
