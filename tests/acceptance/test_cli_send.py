@@ -158,6 +158,7 @@ def test_followed_results_come_as_they_are_and_ctrl_c_ends_cleanly(
     run: Run, responder: Responder, settings: Settings
 ) -> None:
     command = [sys.executable, "-m", "headrace.ops.cli", "results", "--model", MODEL, "--follow", "--json"]
+    command += ["--since", "1h"]  # it may get ready after the first result
     following = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(settings)
     )

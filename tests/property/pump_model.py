@@ -106,8 +106,8 @@ class Group(GroupLaws, RuleBasedStateMachine):
         self.know_of_death: list[FakeWorker] = []
         self.removed: set[tuple[TopicPartition, int]] = set()  # by retention, before they were answered
 
-    @initialize(owner=st.integers(0, 1), suspects=EARLIER_LIVES)
-    def begin(self, owner: int, suspects: dict[int, Suspicion]) -> None:
+    @initialize(owner=st.integers(0, 1), suspects=EARLIER_LIVES, begun=st.booleans())
+    def begin(self, owner: int, suspects: dict[int, Suspicion], begun: bool) -> None:
         if suspects:
             metadata = offset_encoding.encode(0, Progress(0, suspects=suspects), METADATA_LIMIT)
             self.kafka.committed[SOURCES[2]] = CommitPoint(0, metadata)
@@ -115,8 +115,10 @@ class Group(GroupLaws, RuleBasedStateMachine):
             self.kafka.assign(tp, self.workers[owner].member)
             for kind in ("good", "marker", "good", "good"):
                 self.send(tp, kind)
-        self.turns(owner, 0.0)
-        self.turns(owner, 0.2)
+        for _ in range(8 if begun else 2):
+            self.turns(owner, 0.2)
+            if begun and self.workers[owner].batch is not None:
+                self.commit(self.workers[owner], "well")
 
     # --- callers ---
 

@@ -5,6 +5,7 @@ Each is a function of pytest's monkeypatch that changes one thing for the durati
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
@@ -135,6 +136,18 @@ def one_is_tried_alone_while_others_are_in_flight(patch: pytest.MonkeyPatch) -> 
 @bug
 def others_are_begun_while_one_waits_to_be_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Dispatch, "_makes_room", False)
+
+
+@bug
+def one_that_was_to_be_alone_is_given_back_and_waits_like_any_other(patch: pytest.MonkeyPatch) -> None:
+    def wait(self: Dispatch, works: list[Work]) -> None:
+        for work in reversed(works):
+            if self._ledger.handed_back(work.source, work.offset, work.epoch):
+                self._waiting.setdefault(work.source, deque()).appendleft(work)
+        for source in {work.source for work in works} & self._waiting.keys():
+            self._let_through(source)
+
+    patch.setattr(Dispatch, "taken_back", wait)
 
 
 # --- after a conviction ---
