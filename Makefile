@@ -1,7 +1,7 @@
 # `make` prints what there is. Nothing has to be installed beforehand but Python (3.11 to 3.14, with venv).
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check soak bench chaos nemesis up install install-light lock clean distclean
+.PHONY: help demo test test-nemesis check soak bench chaos nemesis up install install-light lock clean distclean
 SHELL := /bin/sh
 
 ENGINE ?= vllm
@@ -13,7 +13,7 @@ ENGINE_SETS = $(if $(filter vllm,$(ENGINE)),engine-cpu)
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS='	' read -r target text; do \
-		printf '  make %-14s %s\n' "$$target" "$$text"; done
+		printf '  make %-15s %s\n' "$$target" "$$text"; done
 	@printf '\n  ENGINE=vllm|simulated (default: vllm)    HEADRACE_VENV=DIR    HEADRACE_PYTHON=PATH\n'
 
 demo: ## 40 movie records through Kafka and a real model (ENGINE=simulated: without one)
@@ -26,7 +26,11 @@ up: ## a broker, the topics and a worker of examples/movie-tagger, until Ctrl-C
 
 test: ## all tests but the long ones
 	@$(INSTALL) light $(ENGINE_SETS) dev
-	"$(BIN)/pytest" -m "not soak"
+	"$(BIN)/pytest" -m "not soak and not nemesis"
+
+test-nemesis: ## two minutes of faults on three real brokers, as CI runs them
+	@$(INSTALL) light $(ENGINE_SETS) dev
+	"$(BIN)/pytest" -m nemesis tests/nemesis
 
 check: ## lint, format, types, layers
 	@$(INSTALL) light $(ENGINE_SETS) dev
@@ -38,7 +42,7 @@ check: ## lint, format, types, layers
 soak: ## property tests with 5,000 examples each, and the long tests
 	@$(INSTALL) light $(ENGINE_SETS) dev
 	HEADRACE_EXAMPLES=5000 "$(BIN)/pytest" -m "soak or not soak" --timeout 3600 tests/property
-	"$(BIN)/pytest" -m soak --timeout 3600 --ignore tests/property || test $$? -eq 5 # 5: there are none
+	"$(BIN)/pytest" -m "soak or nemesis" --timeout 3600 --ignore tests/property || test $$? -eq 5 # 5: there are none
 
 bench: ## what the path through Kafka costs, as ratios
 	@$(INSTALL) light $(ENGINE_SETS)

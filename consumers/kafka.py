@@ -55,8 +55,7 @@ class RequestConsumer:
     def __init__(
         self, settings: Settings, *, group: str, slot: str, topics: Sequence[str], assignor: GroupAssignor
     ) -> None:
-        """Connect; joining begins with the first poll. Of what has come, the records of the `topics` named first are
-        returned first. Raises KafkaUnavailable, KafkaFailed."""
+        """Connect; joining begins with the first poll. Raises KafkaUnavailable, KafkaFailed."""
         self._settings = settings
         self._group = group
         self._slot = slot
@@ -81,7 +80,6 @@ class RequestConsumer:
             )
         self._coordinator: Any = self._client.coordinator
         self._changes = Changes(self._assignor)
-        self._client.read_first = {topic: place for place, topic in enumerate(topics)}
         self._client.subscribe(list(topics), listener=self._changes)
         self._metadata = self._read_metadata()
 

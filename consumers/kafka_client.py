@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from headrace.consumers.connection import METADATA_OPTIONS, OutageLog
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 PRIVATE_ATTRIBUTES = {
     "consumer": ("_client", "_cluster", "_coordinator", "_fetcher", "_subscription"),
     "fetcher": (
-        "_completed_fetches",
         "_fetchable_partitions",
         "_manager",
         "_next_partition_records",
@@ -81,7 +79,6 @@ class FetchingConsumer(KafkaConsumer):
         self._settled = False  # a member, and all that can be fetched is being fetched
         self._look_again_at = 0.0
         self._fetch_max_wait_ms = int(self._fetcher.config["fetch_max_wait_ms"])
-        self.read_first: dict[str, int] = {}  # by topic: the lower come first, others last
         self._outage = OutageLog(f"group {self.config['group_id']}")
         if self.config["group_id"] is not None:
             self._replace_coordinator()
@@ -123,7 +120,6 @@ class FetchingConsumer(KafkaConsumer):
             # What was parked when its partition was paused is taken up again only where this is None, and a drained
             # one is not: such a partition is neither returned nor fetched, for ever.
             self._fetcher._next_partition_records = None
-        self._put_first_things_first()
         try:
             fetched: tuple[dict[Any, list[Any]], bool] = self._fetcher.fetched_records(max_records)
         except kafka_errors.OffsetOutOfRangeError as error:
@@ -133,36 +129,12 @@ class FetchingConsumer(KafkaConsumer):
         found, more_is_buffered = fetched
         if any(not self._subscription.is_paused(tp) for tp in self._fetcher._paused_partition_records):
             self._news.set()  # one of those is taken up at a time
-        if more_is_buffered and not self.read_first:
+        if more_is_buffered:
             self._may_ask = True
-        elif found or may_ask:  # also for what is read before that which is buffered
+        elif found or may_ask:
             self._ask_for_more(joined)
         records = {TopicPartition(*tp): [_record(each) for each in some] for tp, some in found.items()}
         return records, out_of_range
-
-    def _put_first_things_first(self) -> None:
-        """Let what came of a topic that is read before others not wait until those are drained.
-
-        The client returns what it has in the order in which it came, and hundreds of one partition's records take
-        many calls.
-        """
-        fetched = self._fetcher._completed_fetches
-        if not self.read_first or not fetched:
-            return
-        last = len(self.read_first)
-        ranks = [self.read_first.get(each.topic_partition.topic, last) for each in fetched]
-        in_line, parked = self._fetcher._next_partition_records, self._fetcher._paused_partition_records
-        if in_line:
-            if min(ranks) >= self.read_first.get(in_line.topic_partition.topic, last):
-                return
-            parked[in_line.topic_partition] = in_line
-        # Not None: then one of those that are parked would be taken up again in this very call, before the others.
-        self._fetcher._next_partition_records = ()
-        if any(rank > following for rank, following in pairwise(ranks)):
-            # In place: the IO thread appends to it meanwhile.
-            taken = [fetched.popleft() for _ in ranks]
-            taken.sort(key=lambda each: self.read_first.get(each.topic_partition.topic, last))
-            fetched.extendleft(reversed(taken))
 
     def _validate_positions(self, out_of_range: dict[TopicPartition, int]) -> None:
         """Have positions checked whose partition has got another leader."""

@@ -131,30 +131,3 @@ def test_a_partition_with_records_still_to_be_taken_is_not_waited_for_long(
         partial = [sent for sent in requests.sent if sent[1] != set(tps)]
         assert partial
         assert {wait for wait, _ in partial} == {PARTIAL_FETCH_MAX_WAIT_MS}
-
-
-def test_what_comes_of_a_topic_that_is_read_first_does_not_wait_until_others_are_drained(
-    kafka_bootstrap: str, unique_prefix: str
-) -> None:
-    first, later = f"{unique_prefix}.first", f"{unique_prefix}.later"
-    create_topics(kafka_bootstrap, **{first: 1, later: 2})
-    for partition in (0, 1):
-        produce(kafka_bootstrap, later, partition, [b"%d" % number for number in range(400)])
-    tps = [TopicPartition(later, 0), TopicPartition(later, 1), TopicPartition(first, 0)]
-    with reader(kafka_bootstrap, tps) as consumer:
-        consumer.read_first = {first: 0, later: 1}
-        found: list[tuple[str, int]] = []
-
-        def take(at_most: int) -> int:
-            for tp, records in consumer.fetch(at_most)[0].items():
-                found.extend((tp.topic, record.offset) for record in records)
-            consumer.wait(0.02)
-            return len(found)
-
-        wait_until(lambda: take(5) >= 5, WITHIN_S, "a part of what is read later")
-        produce(kafka_bootstrap, first, 0, [b"now"])
-        wait_until(lambda: take(1) and (first, 0) in found, WITHIN_S, "what is read first")
-        assert len(found) < 400, "others were not drained before it"
-        wait_until(lambda: take(500) == 801, WITHIN_S, "all of it")
-        assert len([each for each in found if each[0] == first]) == 1
-        assert sorted(offset for topic, offset in found if topic == later) == sorted([*range(400)] * 2)

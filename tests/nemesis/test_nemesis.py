@@ -1,4 +1,4 @@
-"""A short nemesis: two minutes of faults under one seed, on three real brokers."""
+"""A short nemesis: two minutes of faults under one seed, on three real brokers. CI runs it beside `make test`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ SEED = 7
 SECONDS = 110.0
 
 
+@pytest.mark.nemesis
 @pytest.mark.timeout(420)
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets of clients whose broker was killed
 def test_every_request_is_answered_once_whatever_is_killed_cut_or_frozen(

@@ -38,6 +38,7 @@ def test_the_law(name: str, seed: int) -> None:
 # --- the model and the laws bite: each deliberate bug breaks one ---
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", BUGS)
 def test_a_deliberate_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     apply, broken = BUGS[name]

@@ -275,6 +275,7 @@ FEW = settings(
 )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", BUGS)
 def test_the_model_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[name](monkeypatch)

@@ -70,6 +70,7 @@ LAWS: dict[str, Callable[[], object]] = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", BUGS)
 def test_the_properties_find(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     law, apply = BUGS[name]

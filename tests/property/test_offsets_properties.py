@@ -173,6 +173,7 @@ def test_all_bugs_are_tried() -> None:
     assert len(BUGS) >= 28 + 32
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", BUGS)
 def test_the_properties_find(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     law, apply = BUGS[name]
