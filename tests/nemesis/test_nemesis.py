@@ -1,4 +1,4 @@
-"""A short nemesis: two minutes of faults under one seed, on three real brokers. CI runs it beside `make test`."""
+"""A short nemesis: two minutes of faults under one seed, on three real brokers: `make test-nemesis`."""
 
 from __future__ import annotations
 
