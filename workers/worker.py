@@ -35,6 +35,7 @@ from headrace.workers.cancels import CancelReader, Cancels
 from headrace.workers.control_link import ControlLink
 from headrace.workers.engine import Engine
 from headrace.workers.ledger import Ledger
+from headrace.workers.left_behind import in_thread_left_behind
 from headrace.workers.loop_side import LoopSide
 from headrace.workers.open_transactions import OpenTransactions
 from headrace.workers.openings import Openings
@@ -114,7 +115,7 @@ class Worker:
         self._stop.set()
 
     async def _load(self, transaction: GuardedTransaction) -> None:
-        await _in_thread_left_behind(transaction.open)
+        await in_thread_left_behind(transaction.open)
         self._opened = True
         await self._engine.start()
         await self._engine.probe()
@@ -369,32 +370,6 @@ def _is_heard(consumer: RequestConsumer) -> bool:
     except (StaleGeneration, SlotTaken):
         return False
     return True
-
-
-async def _in_thread_left_behind(function: Callable[[], None]) -> None:
-    """`asyncio.to_thread`, but when it is cancelled nobody waits for the thread, nor does the end of the process."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-
-    def settle(error: BaseException | None) -> None:
-        if ended.done():
-            return
-        if error is None:
-            ended.set_result(None)
-        else:
-            ended.set_exception(error)
-
-    def run() -> None:
-        failure: BaseException | None = None
-        try:
-            function()
-        except BaseException as error:  # noqa: BLE001 (raised where it is waited for)
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, failure)
-
-    threading.Thread(target=run, name="opening", daemon=True).start()
-    await ended
 
 
 def _died(error: BaseException) -> SideTaskDied:
