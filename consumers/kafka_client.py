@@ -37,6 +37,7 @@ PRIVATE_ATTRIBUTES = {
         "_paused_partition_records",
         "_select_read_replica",
         "_send_fetches_async",
+        "_send_list_offsets_requests",
         "config",
         "fetched_records",
         "maybe_validate_positions",
@@ -80,6 +81,8 @@ class FetchingConsumer(KafkaConsumer):
         self._look_again_at = 0.0
         self._fetch_max_wait_ms = int(self._fetcher.config["fetch_max_wait_ms"])
         self._outage = OutageLog(f"group {self.config['group_id']}")
+        self._ask_offsets_once = self._fetcher._send_list_offsets_requests
+        self._fetcher._send_list_offsets_requests = self._ask_offsets
         if self.config["group_id"] is not None:
             self._replace_coordinator()
 
@@ -183,6 +186,18 @@ class FetchingConsumer(KafkaConsumer):
         """Something may have become ready to be fetched, or to be taken. From any thread."""
         self._may_ask = True
         self._news.set()
+
+    async def _ask_offsets(self, timestamps: Any) -> tuple[Any, Any]:
+        """What of the logs' offsets is told, and whom to ask again, in place of the fetcher's own.
+
+        Where a broker says that it leads a partition no more, the stock client asks the same one again, at once and
+        without an end: what it knows of leaders it refreshes every five minutes (`metadata_max_age_ms`).
+        """
+        told, again = await self._ask_offsets_once(timestamps)
+        if again:
+            self._cluster.request_update()
+            await self._fetcher._manager._net.sleep(self.config["retry_backoff_ms"] / 1000)
+        return told, again
 
     def seek(self, partition: Any, offset: Any) -> None:
         _stock(super()).seek(partition, offset)
