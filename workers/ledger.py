@@ -14,8 +14,9 @@ from headrace.consumers.offsets import PartitionOffsets
 from headrace.consumers.records import CommitPoint, TopicPartition
 from headrace.consumers.suspicion import Mode, Suspicion
 from headrace.schemas.messages import Location
-from headrace.workers.asked import Asked, AskedIds
+from headrace.workers.asked import Asked
 from headrace.workers.batch import MAX_BATCH_RECORDS, Batch, how_many_fit, weight
+from headrace.workers.unit_windows import UnitWindows
 from headrace.workers.work import Completion, ReplyAddress
 
 
@@ -35,7 +36,6 @@ class Ledger:
     def __init__(self, *, commit_interval_s: float, metadata_limit: int, dedupe_window: int = 50_000) -> None:
         self._commit_interval_s = commit_interval_s
         self._metadata_limit = metadata_limit
-        self._dedupe_window = dedupe_window
         self._tenures: dict[TopicPartition, _Tenure] = {}
         # Of a batch that was not committed: their offsets are done already.
         self._again: list[Completion] = []
@@ -50,7 +50,7 @@ class Ledger:
         self._changed: set[TopicPartition] = set()  # whose commit point may differ from what is committed
         self._wanted = False  # somebody waits for the next commit, whatever is in it
         self._mode: Mode = "open"
-        self._asked: dict[int, AskedIds] = {}  # by unit
+        self._windows = UnitWindows(dedupe_window)
 
     # --- tenures ---
 
@@ -87,14 +87,7 @@ class Ledger:
         """End a tenure. What is pending for it is dropped: its next owner does it again."""
         tenure = self._tenures.pop(source, None)
         self._changed.discard(source)
-        if source.partition in self._asked:
-            under_way = self._in_transaction.completions if self._in_transaction else ()
-            self._asked[source.partition].forget(
-                source, [each.offset for each in under_way if each.source == source]
-            )
-        if not any(other.partition == source.partition for other in self._tenures):
-            # Another owner may answer what this window does not know of then.
-            self._asked.pop(source.partition, None)
+        self._windows.revoked(source, self._tenures, self._in_transaction)
         if tenure is not None:
             self._unfinished -= tenure.unfinished
         self._again = [completion for completion in self._again if completion.source != source]
@@ -115,12 +108,11 @@ class Ledger:
 
     def has_window(self, unit: int) -> bool:
         """Whether it is known what was answered lately in this unit."""
-        return unit in self._asked
+        return unit in self._windows
 
     def open_window(self, unit: int, ids: Iterable[tuple[str, int]], topic: str) -> None:
         """Begin a unit's window with the ids of its latest results: id and offset in that partition of `topic`."""
-        self._asked[unit] = AskedIds(self._dedupe_window)
-        self._asked[unit].remember(ids, topic, unit)
+        self._windows.open(unit, ids, topic)
 
     # --- one record ---
 
@@ -198,7 +190,7 @@ class Ledger:
         self, source: TopicPartition, request_id: str, offset: int, waiting: ReplyAddress | None
     ) -> Asked | None:
         """Note a request's id. If it was seen before: what is known of it, with `waiting` added while it runs."""
-        return self._asked[source.partition].ask(request_id, source, offset, waiting)
+        return self._windows.ask(source, request_id, offset, waiting)
 
     # --- deaths and trials ---
 
@@ -356,20 +348,7 @@ class Ledger:
             if self.epoch(source) == batch.epochs[source]:
                 self._tenures[source].committed = point
                 self._tenures[source].offsets.committed(point)
-        to_tell: list[tuple[Completion, ReplyAddress, Location | None]] = []
-        for completion, location in zip(batch.completions, locations, strict=True):
-            waiting = self._answered(completion, location)
-            to_tell += [(completion, address, location) for address in waiting]
-        return to_tell
-
-    def _answered(self, completion: Completion, location: Location | None) -> tuple[ReplyAddress, ...]:
-        # Of a tenure that has ended too, as long as the unit is ours: the result is there, whoever has its offset now.
-        asked = self._asked.get(completion.source.partition)
-        if asked is None or completion.request_id is None or completion.result is None:
-            return ()  # without a result it is a duplicate: the first with this id is the answer
-        rejected = completion.result.status == "rejected"
-        place = completion.request_id, completion.source, completion.offset
-        return asked.answered(*place, location, rejected=rejected)
+        return self._windows.answered(batch.completions, locations)
 
     def not_committed(self, now: float) -> list[Completion]:
         """The batch under way was not committed: what is still ours goes into the next one; the rest is returned."""
@@ -378,9 +357,7 @@ class Ledger:
         self._wanted = True
         kept = [each for each in batch.completions if self.epoch(each.source) == each.epoch]
         dropped = [each for each in batch.completions if self.epoch(each.source) != each.epoch]
-        for each in dropped:
-            if each.source.partition in self._asked:
-                self._asked[each.source.partition].forget(each.source)
+        self._windows.not_answered(dropped)
         self._again = kept
         self._recount()
         if self.pending:
