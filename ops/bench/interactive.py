@@ -7,23 +7,21 @@ import math
 import random
 import re
 import statistics
-import threading
 import time
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from headrace.ops.bench.background import Background
 from headrace.ops.bench.ground import BenchFailed, Ground, prompt_of, wait_until
 from headrace.ops.bench.recording import AnswerLog, RequestSender
 from headrace.producers.client import Client
-from headrace.schemas.errors import HeadraceError
 from headrace.schemas.messages import Request, Sampling
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from headrace.ops.bench.ground import Say
     from headrace.ops.worker_process import WorkerProcess
@@ -141,48 +139,30 @@ def sum_up(idle: FirstTokens, loaded: FirstTokens, looks: Sequence[Steps], room:
     return InteractiveFigures(idle, loaded, step_ms, running, running / room)
 
 
-class Backfill:
+class Backfill(Background):
     """Keeps so many backfill requests outstanding, in a thread of its own, from `with` to its end."""
 
     def __init__(self, ground: Ground, answers: AnswerLog, load: InteractiveLoad, outstanding: int) -> None:
+        super().__init__("backfill")
         self._answers = answers
         self._load = load
         self._outstanding = outstanding
         self._units = ground.partitions
         self._sender = RequestSender(ground)
-        self._over = threading.Event()
-        self._failure: HeadraceError | None = None
-        self._thread = threading.Thread(target=self._run, name="backfill", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def stopped(self) -> None:
+        self._sender.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-        self._sender.__exit__(kind, error, trace)
-
-    def check(self) -> None:
-        """Raises what ended the feeding."""
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
+    def run(self) -> None:
         sampling = Sampling(max_tokens=self._load.backfill_tokens)
         answered_at_first = len(self._answers)
-        try:
-            while not self._over.wait(FEED_EVERY_S):
-                # The few interactive ones among the answered make it a little more than that.
-                while self._sender.sent - (len(self._answers) - answered_at_first) < self._outstanding:
-                    number = self._sender.sent
-                    prompt = prompt_of(number, self._load.prompt_words)
-                    request = Request(id=f"backfill-{number}", prompt=prompt, sampling=sampling)
-                    self._sender.send(request, number % self._units, "backfill")
-        except HeadraceError as error:
-            self._failure = error
+        while not self.over.wait(FEED_EVERY_S):
+            # The few interactive ones among the answered make it a little more than that.
+            while self._sender.sent - (len(self._answers) - answered_at_first) < self._outstanding:
+                number = self._sender.sent
+                prompt = prompt_of(number, self._load.prompt_words)
+                request = Request(id=f"backfill-{number}", prompt=prompt, sampling=sampling)
+                self._sender.send(request, number % self._units, "backfill")
 
 
 def run(ground: Ground, load: InteractiveLoad, weights: Path, say: Say) -> InteractiveFigures:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from headrace.consumers.kafka import read_committed_offsets
 from headrace.consumers.records import TopicPartition
+from headrace.ops.bench.background import Background
 from headrace.ops.bench.ground import BenchFailed, Ground, page_of, rss_bytes, wait_until
 from headrace.ops.bench.recording import Answered, AnswerLog, RequestSender, short_request
 from headrace.schemas.errors import KafkaUnavailable
@@ -20,8 +20,6 @@ from headrace.workers.simulated_engine import SimulatedProfile
 from headrace.workers.simulated_text import TOKEN_BYTES
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from headrace.ops.bench.ground import Say
     from headrace.ops.faults.fleet import Page
     from headrace.ops.worker_process import WorkerProcess
@@ -97,27 +95,16 @@ def regenerated(before: Page, after: Page, requests: int) -> int:
     return before.begun + after.begun - requests
 
 
-class MetadataWatch:
+class MetadataWatch(Background):
     """The longest metadata of one partition's commits, looked at now and then in a thread of its own."""
 
     def __init__(self, ground: Ground, tp: TopicPartition) -> None:
+        super().__init__("metadata")
         self._settings, self._group, self._tp = ground.settings, ground.names.group, tp
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
         self.longest = 0  # characters
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(METADATA_EVERY_S):
+    def run(self) -> None:
+        while not self.over.wait(METADATA_EVERY_S):
             try:
                 points = read_committed_offsets(self._settings, self._group, [self._tp], METADATA_WITHIN_S)
             except KafkaUnavailable:

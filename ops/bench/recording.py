@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -10,10 +9,10 @@ from typing import TYPE_CHECKING, Self
 
 from headrace.consumers.kafka import TailReader
 from headrace.consumers.records import RecordLocation, TopicPartition
+from headrace.ops.bench.background import Background
 from headrace.ops.bench.ground import BenchFailed, wait_until
 from headrace.producers.kafka import OutgoingRecord, PlainProducer
 from headrace.schemas.codec import Codec
-from headrace.schemas.errors import HeadraceError
 from headrace.schemas.messages import Request, Result
 
 if TYPE_CHECKING:
@@ -37,34 +36,25 @@ class Answered:
     first_token_ms: int | None = None  # from the request's append time; of streams alone
 
 
-class AnswerLog:
+class AnswerLog(Background):
     """Reads all results of a run, committed ones alone, in a thread of its own, from `with` to its end."""
 
     def __init__(self, ground: Ground) -> None:
+        super().__init__("answers")
         partitions = [TopicPartition(ground.names.results, number) for number in range(ground.partitions)]
         self._reader = TailReader(ground.settings, partitions, "beginning")
         self._answered: list[Answered] = []
         self._not_ok: list[str] = []
-        self._stopped = threading.Event()
-        self._failure: HeadraceError | None = None
-        self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopped.set()
+    def stopping(self) -> None:
         self._reader.wake_up()
-        self._thread.join()
+
+    def stopped(self) -> None:
         self._reader.close()
 
     def __len__(self) -> int:
         """How many were read so far. Raises what ended the reading, and BenchFailed for a result that is not `ok`."""
-        if self._failure is not None:
-            raise self._failure
+        self.check()
         if self._not_ok:
             raise BenchFailed(f"{len(self._not_ok)} results are not ok; the first: {self._not_ok[0]}")
         return len(self._answered)
@@ -77,14 +67,11 @@ class AnswerLog:
         """Until so many were read."""
         wait_until(lambda: len(self) >= count, within_s, what)
 
-    def _run(self) -> None:
+    def run(self) -> None:
         codec = Codec()
-        try:
-            while not self._stopped.is_set():
-                for record in self._reader.poll(POLL_S, 2_000):
-                    self._take(codec.decode(Result, record.value).message, time.time())
-        except HeadraceError as error:
-            self._failure = error
+        while not self.over.is_set():
+            for record in self._reader.poll(POLL_S, 2_000):
+                self._take(codec.decode(Result, record.value).message, time.time())
 
     def _take(self, result: Result, now: float) -> None:
         made_by = result.provenance
@@ -111,6 +98,10 @@ class RequestSender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
         self._producer.close()
 
     def send(self, request: Request, unit: int, lane: Lane = "standard") -> None:
@@ -132,42 +123,27 @@ class RequestSender:
         self._producer.flush(FLUSH_WITHIN_S)
 
 
-class SteadyTraffic:
+class SteadyTraffic(Background):
     """Requests at an even pace, each to the next unit, while its `with` block lasts."""
 
     def __init__(self, sender: RequestSender, units: int, rate: float, max_tokens: int) -> None:
+        super().__init__("traffic")
         self._sender = sender
         self._units = units
         self._rate = rate  # requests a second
         self._max_tokens = max_tokens
-        self._over = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="traffic", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-        if self._failure is not None and error is None:
-            raise self._failure
+    def stopped(self) -> None:
         self._sender.flush()
 
-    def _run(self) -> None:
+    def run(self) -> None:
         began, count = time.monotonic(), 0
-        try:
-            while not self._over.wait(1 / self._rate):
-                due = int((time.monotonic() - began) * self._rate)
-                for _ in range(due - count):
-                    number = self._sender.sent
-                    self._sender.send(short_request(f"r{number}", self._max_tokens), number % self._units)
-                count = max(count, due)
-        except HeadraceError as error:
-            self._failure = error
+        while not self.over.wait(1 / self._rate):
+            due = int((time.monotonic() - began) * self._rate)
+            for _ in range(due - count):
+                number = self._sender.sent
+                self._sender.send(short_request(f"r{number}", self._max_tokens), number % self._units)
+            count = max(count, due)
 
 
 def short_request(name: str, max_tokens: int) -> Request:
