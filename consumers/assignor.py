@@ -106,6 +106,11 @@ class UnitAssignor(AbstractPartitionAssignor):
         return self._told.lowest_offset_format
 
     @property
+    def moving(self) -> bool:
+        """Whether another round is to be expected soon, by the latest assignment."""
+        return self._told.moving
+
+    @property
     def plan(self) -> Plan | None:
         """The newest plan known here."""
         return self._plan
@@ -264,6 +269,7 @@ class UnitAssignor(AbstractPartitionAssignor):
                         predecessors=given[member.id].predecessors,
                         holders=holders,
                         lowest_offset_format=format_,
+                        moving=not settled,
                     )
                 ),
             )

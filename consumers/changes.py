@@ -23,6 +23,11 @@ class GroupAssignor(Protocol):
         ...
 
     @property
+    def moving(self) -> bool:
+        """Whether another round is to be expected soon."""
+        ...
+
+    @property
     def lowest_offset_format(self) -> int:
         """The newest format of offset metadata that every member reads."""
         ...

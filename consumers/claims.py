@@ -29,6 +29,7 @@ class Told:
     predecessors: Mapping[int, str] = field(default_factory=dict[int, str])
     holders: Holders = field(default_factory=dict[int, tuple[str, ...]])
     lowest_offset_format: int = 1
+    moving: bool = False  # another round is to be expected: something is being drained, or has no owner
 
 
 def encode_claim(claim: Claim) -> bytes:
@@ -77,6 +78,7 @@ def encode_told(told: Told) -> bytes:
         predecessors=_grouped((slot, unit) for unit, slot in told.predecessors.items()),
         holders=_from_holders(told.holders),
         reads=told.lowest_offset_format,
+        moving=told.moving,
     )
 
 
@@ -92,6 +94,7 @@ def decode_told(user_data: bytes | None) -> Told:
             predecessors={unit: _text(slot) for slot, unit in _ungrouped(said["predecessors"])},
             holders=_holders(said["holders"]),
             lowest_offset_format=_number(said["reads"]),
+            moving=_flag(said["moving"]),
         )
     except (KeyError, ValueError, RecursionError):
         return Told()

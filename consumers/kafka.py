@@ -79,6 +79,7 @@ class RequestConsumer:
                 max_poll_interval_ms=max(MAX_POLL_INTERVAL_MS, settings.session_timeout_ms),
             )
         self._coordinator: Any = self._client.coordinator
+        self._coordinator.is_moving = lambda: self._assignor.moving
         self._changes = Changes(self._assignor)
         self._client.subscribe(list(topics), listener=self._changes)
         self._metadata = self._read_metadata()
@@ -139,6 +140,10 @@ class RequestConsumer:
         """Want no units any more, and join again: what is owned is to be drained then. For good."""
         self._assignor.leave()
         self.rejoin()
+
+    def claims_are_known(self) -> bool:
+        """Whether the group has heard what was released, and has given it away."""
+        return not self._coordinator.need_rejoin()
 
     def predecessor(self, unit: int) -> str | None:
         """The slot that had an assigned unit before and may have left a transaction open over it: it is no

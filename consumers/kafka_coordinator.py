@@ -25,6 +25,7 @@ PRIVATE_ATTRIBUTES = (
     "_enable_heartbeat",
     "_generation",
     "_handle_heartbeat_response",
+    "_heartbeat_wakeup",
     "_join_task",
     "_lock",
     "_manager",
@@ -43,6 +44,10 @@ _TRY_AGAIN_AT_ONCE = (
     kafka_errors.IllegalGenerationError,
     kafka_errors.MemberIdRequiredError,
 )
+
+# Between two heartbeats while a unit is on its way: members hear by them that it was released, and it has no owner
+# until all have heard.
+MOVING_HEARTBEAT_MS = 100
 
 
 class RequestCoordinator(ConsumerCoordinator):
@@ -64,6 +69,10 @@ class RequestCoordinator(ConsumerCoordinator):
         self._claims_changed = False
         self._no_join_before = 0.0
         self._last_heartbeat_answer = time.monotonic()
+        self._heartbeat_interval_ms = self.heartbeat.config["heartbeat_interval_ms"]
+        self.is_moving: Callable[[], bool] = (
+            _never  # whether the latest assignment says that a unit is on its way
+        )
         self.wake: Callable[[], None] = _nothing  # called when there is something that a poll should look at
 
     def rejoin_with_new_claims(self) -> None:
@@ -153,6 +162,10 @@ class RequestCoordinator(ConsumerCoordinator):
         await self._on_join_complete_async(
             self._generation.generation_id, self._generation.member_id, self._generation.protocol, assignment
         )
+        usual = self._heartbeat_interval_ms
+        interval_ms = min(usual, MOVING_HEARTBEAT_MS) if self.is_moving() else usual
+        self.heartbeat.config["heartbeat_interval_ms"] = interval_ms
+        self._heartbeat_wakeup.notify()
         # Where partitions were let go the stock client joins once more, so that others get them. Here a unit
         # is taken from a member only after it has ceased to claim it: somebody has it already.
         given = set(ConsumerProtocolAssignment.decode(assignment).partitions())
@@ -216,6 +229,10 @@ def _stock(of: Any) -> Any:
 
 def _nothing() -> None:
     pass
+
+
+def _never() -> bool:
+    return False
 
 
 def _remaining_ms(deadline: float | None) -> float | None:

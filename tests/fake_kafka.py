@@ -131,6 +131,7 @@ class FakeMember:
     to_drain: set[int] = field(default_factory=set[int])  # units
     released: set[int] = field(default_factory=set[int])
     leaving: bool = False
+    group_hears: bool = True  # of what is released
     predecessors: dict[int, str] = field(default_factory=dict[int, str])
 
     def draining(self) -> frozenset[int]:
@@ -145,6 +146,10 @@ class FakeMember:
     def leave(self) -> None:
         """Everything is to be given away."""
         self.leaving = True
+
+    def claims_are_known(self) -> bool:
+        """The group hears at once of what is released, unless the test says otherwise."""
+        return self.group_hears
 
     def predecessor(self, unit: int) -> str | None:
         """Whoever had the unit last, and is gone."""

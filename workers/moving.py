@@ -18,6 +18,9 @@ from headrace.workers.work import Work
 
 log = logging.getLogger(__name__)
 
+# For the group to hear of the last units: whoever gets them from one that has gone must look for what it left open.
+HEARD_WITHIN_S = 2.0
+
 
 class Loop(Protocol):
     """What the consumer thread tells the loop. None of it waits; it is done in the order in which it was told."""
@@ -62,11 +65,14 @@ class Moves:
         self._budget_s = budget_s
         self._drains = Drains(budget_s)
         self._leaving = False
+        self._heard_by = 0.0
 
     @property
     def has_left(self) -> bool:
-        """Told to leave, and nothing is ours any more."""
-        return self._leaving and not self._partitions.owned
+        """Told to leave, nothing is ours any more, and others have been given it."""
+        if not self._leaving or self._partitions.owned:
+            return False
+        return time.monotonic() > self._heard_by or self._source.claims_are_known()
 
     @property
     def draining(self) -> bool:
@@ -153,8 +159,8 @@ class Moves:
             frozenset(source for source in self._partitions.owned if source.partition in units)
         )
         self._tell_what_drains()
-        if not self.has_left:  # the member is removed as a whole then
-            self._source.release(units)
+        self._source.release(units)
+        self._heard_by = time.monotonic() + HEARD_WITHIN_S
 
     def _tell_what_drains(self) -> None:
         draining = self._drains.units

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from kafka_members import Member, closing, create_topics, poll_until, produce, settings_for
+from kafka_members import WITHIN_S, Member, closing, create_topics, poll_until, produce, settings_for
 
 from headrace.consumers.records import TopicPartition
 from headrace.schemas.settings import Settings
@@ -99,7 +99,8 @@ def test_a_member_that_leaves_drains_all_and_ends_without_units(
         poll_until(lambda: b.consumer.draining() == units(b), a, b)
         assert len(units(b)) == 3
         b.drains = True
-        poll_until(lambda: len(units(a)) == UNITS and not b.owned, a, b)
+        poll_until(lambda: len(units(a)) == UNITS and not b.owned and b.consumer.claims_are_known(), a, b)
+        assert {a.consumer.predecessor(unit) for unit in range(UNITS)} == {None}, "nothing was left open"
 
 
 def test_a_released_unit_that_is_given_back_is_a_new_tenure(kafka_bootstrap: str, unique_prefix: str) -> None:
@@ -156,3 +157,28 @@ def test_a_drain_is_heard_by_a_poll_that_waits_for_records_although_no_partition
         waits.start()
         poll_until(lambda: not waits.is_alive(), b)
         assert len(a.consumer.draining()) == UNITS // 2
+
+
+def test_while_a_unit_is_on_its_way_members_hear_of_its_release_sooner_than_by_their_usual_heartbeat(
+    kafka_bootstrap: str, unique_prefix: str
+) -> None:
+    create_topics(kafka_bootstrap, **{unique_prefix: UNITS})
+    usual_ms = 5_000
+    settings = settings_for(kafka_bootstrap, session_timeout_ms=30_000, heartbeat_interval_ms=usual_ms)
+    a, b = (member(settings, unique_prefix, slot, drains=False) for slot in "ab")
+    with closing(a, b):
+        poll_until(lambda: all_owned(a), a)
+        poll_until(a.consumer.draining, a, b)
+        coordinator = b.consumer._coordinator
+        sent: list[None] = []
+        heartbeat = coordinator._send_heartbeat_request
+
+        async def counted() -> None:
+            sent.append(None)
+            await heartbeat()
+
+        coordinator._send_heartbeat_request = counted
+        poll_until(lambda: len(sent) > WITHIN_S * 1000 / usual_ms, a, b, what="many heartbeats")
+        a.drains = True
+        poll_until(lambda: all_owned(a, b) and not a.consumer.draining(), a, b)
+        assert coordinator.heartbeat.config["heartbeat_interval_ms"] == usual_ms, "nothing moves any more"

@@ -277,6 +277,25 @@ def test_the_leader_looks_again_while_a_topic_is_not_known(known: dict[str, int]
     assert leader.take_rejoin_wish()
 
 
+def test_every_member_is_told_whether_another_round_is_to_be_expected() -> None:
+    leader, joiner = assignor("slot-a"), assignor("slot-b")
+    give(leader, units=2, generation=4)
+    cluster = Cluster(interactive=2, standard=2)
+
+    def round_(generation: int) -> list[bool]:
+        given = leader.assign(cluster, [joining(leader, "a"), joining(joiner, "b")])
+        for member, name in ((leader, "a"), (joiner, "b")):
+            member.on_assignment(sent(given[name]), generation)
+        return [member.moving for member in (leader, joiner)]
+
+    assert round_(5) == [True, True], "a unit is being drained"
+    leader.release(leader.draining)
+    assert round_(6) == [False, False]
+    give(joiner, units=0, generation=7, moving=True)
+    joiner.lost()
+    assert not joiner.moving
+
+
 def test_one_that_leads_no_more_does_not_look_again() -> None:
     clock = Clock()
     leader = assignor(clock=clock)

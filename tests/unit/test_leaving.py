@@ -7,6 +7,7 @@ from fake_kafka import FakeKafka
 from fake_worker import NAMES, SOURCES, Clock, FakeWorker, RegistryCodec
 from worker_turns import clock_by_hand, run, send, until_begun
 
+from headrace.workers.moving import HEARD_WITHIN_S
 from headrace.workers.pump import LAST_COMMITS_S
 
 STANDARD, OTHER_UNIT = SOURCES[2], SOURCES[3]
@@ -64,6 +65,27 @@ def test_leaving_gives_units_away_as_they_are_drained_and_ends_by_itself(
     assert kafka.committed[STANDARD].offset == 2
     worker.pump.run()
     assert worker.member.closed
+
+
+def test_a_worker_does_not_go_before_its_last_units_are_given_away_but_waits_no_longer_than_that_takes(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    """Who gets them from one that has gone must end first what it may have left open."""
+    begun(kafka, worker, 1)
+    worker.member.group_hears = False
+    worker.pump.leave()
+    worker.pump.turn()
+    give_back(worker, 0)
+    worker.finish(0)
+    run(worker, clock)
+    assert worker.member.released == {0}
+    assert not worker.pump._finished()
+    worker.member.group_hears = True
+    assert worker.pump._finished()
+    worker.member.group_hears = False
+    assert not worker.pump._finished()
+    clock.now += HEARD_WITHIN_S + 1
+    assert worker.pump._finished(), "the others may be gone, or frozen"
 
 
 def test_what_is_assigned_to_a_worker_that_leaves_is_given_away_unread(
