@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.ops.bench.move_figures import MoveFigures
 
 SESSION_S = 10.0  # the setting's own default
+LEAST_STEP_TOKENS = 64
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -200,6 +201,12 @@ def _long(found: LongFigures) -> str:
 @click.option(
     "--prompt-words", type=click.IntRange(1), default=24, show_default=True, help="Length of a prompt."
 )
+@click.option(
+    "--step-tokens",
+    type=click.IntRange(8),
+    help="vLLM's max_num_batched_tokens: prompts go through the engine in pieces, so that no step takes long. "
+    "Default: twice the batch, 64 at least.",
+)
 @as_json
 def interactive(
     model: Path | None,
@@ -207,6 +214,7 @@ def interactive(
     batch: int,
     backfill_tokens: int,
     prompt_words: int,
+    step_tokens: int | None,
     as_json: bool,
 ) -> None:
     """How long an interactive request waits for its first token beside a backfill.
@@ -224,6 +232,7 @@ def interactive(
     # Without a prefix cache: idle and loaded are asked the same prompts.
     arguments: dict[str, int | bool | str] = {
         "max_num_seqs": batch,
+        "max_num_batched_tokens": max(batch, step_tokens or max(LEAST_STEP_TOKENS, 2 * batch)),
         "max_model_len": 1024,
         "enable_prefix_caching": False,
         "enforce_eager": True,
