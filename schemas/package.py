@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from headrace.schemas.enforcement import Backend
 from headrace.schemas.errors import InvalidSchema, PackageError
 from headrace.schemas.messages import Identifier, JsonObject, OutputConstraint, Sampling
 from headrace.schemas.output_schema import OutputCheck, OutputSchema
@@ -32,7 +33,6 @@ from headrace.schemas.toml_lines import line_of
 FILE_NAME = "package.toml"
 MAX_FILE_BYTES = 1024 * 1024  # of package.toml and of each file that it names
 
-Backend = Literal["xgrammar", "guidance"]
 DEFAULT_BACKEND: Backend = "guidance"
 
 # Known and described, and not served yet: refused, so that nobody believes them in effect.

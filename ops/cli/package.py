@@ -12,9 +12,10 @@ import click
 from pydantic import ValidationError
 
 from headrace.schemas.contract import Contract, Variable
+from headrace.schemas.enforcement import Backend
 from headrace.schemas.errors import HeadraceError, PackageError, SettingsError, UsageError
 from headrace.schemas.messages import JsonObject, Request, Sampling
-from headrace.schemas.package import FILE_NAME, Backend, Package, load_package
+from headrace.schemas.package import FILE_NAME, Package, load_package
 from headrace.schemas.prompt import constraint_of, prompt_of
 from headrace.schemas.settings import Settings
 from headrace.schemas.toml_lines import line_of
