@@ -126,6 +126,7 @@ class FakeMember:
     to_gain: set[TopicPartition] = field(default_factory=set[TopicPartition])
     to_lose: set[TopicPartition] = field(default_factory=set[TopicPartition])
     generation: int = -1
+    joins: int = 0  # that were completed
     gone: bool = False
     closed: bool = False
     to_drain: set[int] = field(default_factory=set[int])  # units
@@ -248,7 +249,7 @@ class FakeMember:
 
     def group_metadata(self) -> GroupMetadata:
         """As of the latest poll."""
-        return GroupMetadata("group", self.generation, "member", "slot")
+        return GroupMetadata("group", self.generation, "member", "slot", self.joins)
 
     def close(self, leave_group: bool) -> None:
         """Nothing is left to do."""

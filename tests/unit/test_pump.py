@@ -98,6 +98,25 @@ def test_a_commit_refused_for_no_known_reason_is_tried_again_under_the_same_gene
     clock.now += pump_module.STALE_RETRY_S
     worker.pump.turn()
     assert worker.batch is not None
+
+
+def test_a_commit_refused_while_a_join_was_under_way_is_tried_again_as_soon_as_the_join_is_complete(
+    kafka: FakeKafka, worker: FakeWorker
+) -> None:
+    """The member knows the new generation before the brokers take commits of it."""
+    send(kafka, URGENT, "a")
+    kafka.assign(URGENT, worker.member)
+    until_begun(worker)
+    worker.finish(0)
+    worker.pump.turn()
+    worker.pump.turn()
+    worker.transactions.fail_next = lambda batch: StaleGeneration("a rebalance is in progress")
+    worker.commit()
+    worker.pump.turn()
+    assert worker.batch is None, "not before"
+    worker.member.joins += 1
+    worker.pump.turn()
+    assert worker.batch is not None
     worker.commit()
     assert kafka.committed[URGENT].offset == 1
 
