@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from headrace.ops.bench.move_figures import MoveFigures
 
 SESSION_S = 10.0  # the setting's own default
-LEAST_STEP_TOKENS = 64
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -176,7 +175,7 @@ def _long(found: LongFigures) -> str:
     epilog="""\b
     Examples:
       headrace bench interactive
-      headrace bench interactive --model ~/.cache/headrace/models/SmolLM2-135M-Instruct --batch 8"""
+      headrace bench interactive --model ~/.cache/headrace/models/SmolLM2-135M-Instruct --batch 8 --step-tokens 64"""
 )
 @click.option(
     "--model",
@@ -205,7 +204,7 @@ def _long(found: LongFigures) -> str:
     "--step-tokens",
     type=click.IntRange(8),
     help="vLLM's max_num_batched_tokens: prompts go through the engine in pieces, so that no step takes long. "
-    "Default: twice the batch, 64 at least.",
+    "Default: vLLM's own.",
 )
 @as_json
 def interactive(
@@ -232,11 +231,12 @@ def interactive(
     # Without a prefix cache: idle and loaded are asked the same prompts.
     arguments: dict[str, int | bool | str] = {
         "max_num_seqs": batch,
-        "max_num_batched_tokens": max(batch, step_tokens or max(LEAST_STEP_TOKENS, 2 * batch)),
         "max_model_len": 1024,
         "enable_prefix_caching": False,
         "enforce_eager": True,
     }
+    if step_tokens is not None:
+        arguments["max_num_batched_tokens"] = max(batch, step_tokens)
     load = measuring.InteractiveLoad(requests, batch, backfill_tokens, prompt_words)
     with ground(4, _say, engine_arguments=arguments) as place:
         found = measuring.run(place, load, weights, _say)
