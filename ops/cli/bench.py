@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.ops.cli.bench_scenarios import interactive, long_request, moves
+from headrace.ops.cli.bench_scenarios import constrained, interactive, long_request, moves
 
 if TYPE_CHECKING:
     from headrace.ops.bench.path import Cost, Pair
@@ -27,6 +27,7 @@ def bench() -> None:
 bench.add_command(moves)
 bench.add_command(long_request)
 bench.add_command(interactive)
+bench.add_command(constrained)
 
 
 @bench.command(

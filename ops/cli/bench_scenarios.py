@@ -1,16 +1,20 @@
-"""`headrace bench moves`, `long-request` and `interactive`."""
+"""`headrace bench moves`, `long-request`, `interactive` and `constrained`."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
+from headrace.schemas.enforcement import Backend
+
 if TYPE_CHECKING:
+    from headrace.ops.bench.constrained import ConstrainedPair
     from headrace.ops.bench.interactive import FirstTokens, InteractiveFigures
     from headrace.ops.bench.long_request import LongFigures
     from headrace.ops.bench.move_figures import MoveFigures
@@ -272,3 +276,87 @@ def _interactive(found: InteractiveFigures, least_saturation: float) -> str:
             f"p95 loaded, as a ratio to idle: {found.ratio:.2f}; the goal with SmolLM2 is 1.3",
         ]
     )
+
+
+@click.command(
+    epilog="""\b
+    Examples:
+      headrace bench constrained
+      headrace bench constrained --backend xgrammar --pairs 9"""
+)
+@click.option(
+    "--model",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Weights for vLLM. Default: a tiny random Llama, made on first use.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(get_args(Backend)),
+    default="guidance",
+    show_default=True,
+    help="What enforces the schema.",
+)
+@click.option(
+    "--requests", type=click.IntRange(1), default=256, show_default=True, help="Of each side of a pair."
+)
+@click.option("--concurrent", type=click.IntRange(1), default=64, show_default=True, help="At a time.")
+@click.option(
+    "--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Output of a request."
+)
+@click.option("--pairs", type=click.IntRange(1), default=5, show_default=True, help="Alternations.")
+@as_json
+def constrained(
+    model: Path | None,
+    backend: Backend,
+    requests: int,
+    concurrent: int,
+    max_tokens: int,
+    pairs: int,
+    as_json: bool,
+) -> None:
+    """What a schema costs while text is generated.
+
+    Output tokens a second under a schema over those without one, alternated in one process on one engine, without
+    Kafka.
+    """
+    from headrace.ops.bench import constrained as measuring
+
+    _quiet()
+    found = asyncio.run(_constrained(model, backend, requests, concurrent, max_tokens, pairs))
+    median, least, most = measuring.median_and_spread(found)
+    if as_json:
+        figures = {"backend": backend, "ratio": median, "least": least, "most": most}
+        click.echo(json.dumps(figures | {"pairs": [asdict(each) for each in found]}))
+    else:
+        click.echo(
+            f"output tokens/s under a schema ({backend}) over those without: {median:.2f} "
+            f"(median of {len(found)}; {least:.2f} to {most:.2f}); at least 0.90: {_met(median >= 0.9)}"
+        )
+
+
+async def _constrained(
+    model: Path | None, backend: Backend, requests: int, concurrent: int, max_tokens: int, pairs: int
+) -> list[ConstrainedPair]:
+    from headrace.ops.bench.constrained import compare
+    from headrace.ops.bench.ground import prompt_of
+    from headrace.ops.bench.tiny_model import tiny_model
+    from headrace.schemas.settings import Settings
+    from headrace.workers.vllm_engine import VllmEngine
+
+    weights = model or tiny_model(Settings.from_environment().cache_dir / "models")
+    _say(f"loading {weights.name}")
+    arguments = {
+        "max_num_seqs": concurrent,
+        "max_model_len": 1024,
+        "enable_prefix_caching": False,
+        "enforce_eager": True,
+    }
+    engine = VllmEngine(weights, engine_arguments=arguments, structured_outputs_backend=backend)
+    await engine.start()
+    try:
+        prompts = [prompt_of(number, words=24) for number in range(requests)]
+        return await compare(
+            engine, prompts, max_tokens=max_tokens, concurrent=concurrent, pairs=pairs, on_progress=_say
+        )
+    finally:
+        await engine.shutdown()
