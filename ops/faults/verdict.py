@@ -86,6 +86,7 @@ def judge(
     acknowledged: Iterable[str] = (),
     in_order: bool = False,
     tolerated: Callable[[Answer], bool] = lambda _: False,
+    each_record: bool = False,
     lag: Mapping[TopicPartition, int] | None = None,
 ) -> Verdict:
     """Hold the answers against what was asked.
@@ -93,6 +94,8 @@ def judge(
     `expected` is the right text of each id; an id without one is only counted. `acknowledged` are ids that the broker
     said it has: one that lies in no request topic is lost too. `in_order` asks that each key's answers come in the
     order of their requests. `lag` is what the group has still to read, by partition.
+
+    With `each_record` deduplication is off: each record of a request may have an answer of its own, but no more.
 
     A request that was sent twice and lies in two units, since partitions were added between, may have an answer from
     each: deduplication goes by unit. That is `straddling`, and allowed. So is an answer that is not `ok` where
@@ -113,7 +116,8 @@ def judge(
     verdict.unasked = [answer for answer in answers if answer.id not in places]
     for id_, several in found.items():
         if len(several) > 1:
-            kind = verdict.straddling if _straddles(places[id_], several) else verdict.duplicated
+            alone = _of_a_record_each if each_record else _straddles
+            kind = verdict.straddling if alone(places[id_], several) else verdict.duplicated
             kind[id_] = several
     for answer in answers:
         if answer.status != "ok":
@@ -131,6 +135,11 @@ def _straddles(places: Sequence[RecordLocation], several: Sequence[Answer]) -> b
     units = {(at.topic, at.partition) for at in places}
     answered = {(answer.source.topic, answer.source.partition) for answer in several}
     return len(answered) == len(several) and answered <= units
+
+
+def _of_a_record_each(places: Sequence[RecordLocation], several: Sequence[Answer]) -> bool:
+    """Whether each of these answers is of another record."""
+    return len({answer.source for answer in several} & set(places)) == len(several)
 
 
 def _out_of_order(answers: Sequence[Answer], keys: Mapping[str, str | None]) -> list[tuple[Answer, Answer]]:

@@ -21,7 +21,7 @@ from headrace.ops.faults.timeline import Timeline
 from headrace.schemas.errors import BrokerNotFound, HeadraceError
 from headrace.schemas.settings import Settings
 
-BREAKS = ("guard", "epochs", "done-set")
+BREAKS = ("guard", "epochs", "done-set", "window")
 
 
 def main() -> int:
@@ -103,7 +103,11 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--vllm", type=int, default=0, help="so many workers with real vLLM (default: 0)")
     parser.add_argument(
-        "--break", dest="broken", choices=BREAKS, help="run the workers without this protection: it must FAIL"
+        "--break",
+        dest="broken",
+        choices=BREAKS,
+        help="run the workers without this protection: it must FAIL; but for `window`, "
+        "the recent ids, without which each record has an answer of its own: done-set is that, and more",
     )
     parser.add_argument("--kinds", type=_kinds, default=KINDS, help="of faults, with commas (default: all)")
     parser.add_argument("--show", action="store_true", help="print the seed's schedule and run nothing")

@@ -45,6 +45,11 @@ class Conditions:
     vllm: int = 0  # of the workers, those with real vLLM
     broken: str = ""  # which protection the workers run without
 
+    @property
+    def windowless(self) -> bool:
+        """Without the window of recent ids: it also covers for a done set that is ignored."""
+        return self.broken in ("window", "done-set")
+
 
 @dataclass(slots=True)
 class Ground:
@@ -140,6 +145,8 @@ class Ground:
             "HEADRACE_SIMULATED_TIME_SCALE": str(TIME_SCALE),
             "HEADRACE_SIMULATED_FAILURES": json.dumps(dying),
         }
+        if self.conditions.windowless:
+            environment["HEADRACE_DEDUPE_WINDOW"] = "0"
         if self.conditions.broken:
             environment["NEMESIS_BREAK"] = self.conditions.broken
             environment["PYTHONPATH"] = os.pathsep.join(

@@ -231,6 +231,7 @@ class Run:
             acknowledged=self._sender.acknowledged,
             in_order=ground.conditions.ordered,
             tolerated=_may_fail,
+            each_record=ground.conditions.windowless,
             lag=self._lag,
         )
         return Report(

@@ -91,6 +91,16 @@ def test_a_request_that_was_sent_twice_has_one_answer() -> None:
     assert found(verdict(twice, [*ANSWERS, answer("a", 7)])) == {"duplicated": 1}
 
 
+def test_without_deduplication_each_record_has_an_answer_of_its_own_and_no_more() -> None:
+    twice = [*ASKED, asked("a", 7)]
+    both = [*ANSWERS, answer("a", 7)]
+    judged = verdict(twice, both, each_record=True)
+    assert judged.passed
+    assert list(judged.straddling) == ["a"]
+    assert found(verdict(twice, [*both, answer("a", 7, at=9)], each_record=True)) == {"duplicated": 1}
+    assert found(verdict(ASKED, both, each_record=True)) == {"duplicated": 1}, "it was asked once"
+
+
 def test_two_answers_are_apart_only_where_the_request_lies_in_both_units() -> None:
     straddling = [*ASKED, asked("a", 0, partition=4)]
     answers = [*ANSWERS, answer("a", 0, partition=4)]

@@ -5,7 +5,9 @@ Python imports this at its start where this folder is on PYTHONPATH, which the n
 
 guard     transactions as kafka-python has them: nothing is checked before the commit, and a doubt counts as committed
 epochs    what was finished for an earlier tenure of a partition is published all the same
-done-set  only the frontier is committed, not what is done above it
+done-set  only the frontier is committed, not what is done above it. The window of recent ids, which would find what is
+          read again to be answered, is off too
+window    that window alone is off, which is a setting: nothing else is broken
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ def break_done_set() -> None:
     PartitionOffsets.commit_point = without_done  # type: ignore[method-assign]
 
 
-BREAKS = {"guard": break_guard, "epochs": break_epochs, "done-set": break_done_set}
+BREAKS = {"guard": break_guard, "epochs": break_epochs, "done-set": break_done_set, "window": lambda: None}
 
 if which := os.environ.get("NEMESIS_BREAK"):
     BREAKS[which]()
