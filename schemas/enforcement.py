@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import cast
 
+from headrace.schemas import backend_rewriting as rewriting
+from headrace.schemas.errors import InvalidSchema
+from headrace.schemas.format_patterns import FORMAT_PATTERNS, is_format
+from headrace.schemas.keyword_sites import Site, draft_of, sites_of
+from headrace.schemas.keyword_support import (
+    GUIDANCE_FORMATS,
+    LOOSE_IN_GUIDANCE,
+    LOOSE_IN_XGRAMMAR,
+    SUPPORT,
+    XGRAMMAR_FORMATS,
+    Backend,
+    Support,
+)
 from headrace.schemas.messages import JsonObject
+from headrace.schemas.normalising import normalised
+from headrace.schemas.output_schema import OutputSchema
 
-Backend = Literal["xgrammar", "guidance"]
+__all__ = ["Backend", "Enforcement", "candidates"]
+
+
+MAX_ROUNDS = 3  # of dropping what a backend refuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +43,128 @@ class Enforcement:
     tier: str
     schema: JsonObject | bool | None
     narrowed: tuple[str, ...] = ()
+
+
+def candidates(schema: OutputSchema, backend: Backend) -> Iterator[Enforcement]:
+    """What to try with the backend, the best first; the first that it compiles counts.
+
+    The last is `validated_only`. The canonical form is computed only when it is reached, and that may take much
+    CPU and memory: iterate only in the process that has limits for these.
+    """
+    whole: JsonObject = {} if isinstance(schema.schema, bool) else schema.schema
+    if schema.schema is not False:
+        seen: list[JsonObject] = []
+        for candidate in _tried(whole, backend):
+            given = cast("JsonObject", candidate.schema)
+            if not any(_is_same(given, other) for other in seen):
+                seen.append(given)
+                yield candidate
+    yield Enforcement("validated_only", None)
+
+
+def _tried(whole: JsonObject, backend: Backend) -> Iterator[Enforcement]:
+    plain = rewriting.without_annotations_as_formats(whole)
+    yield from _whole(plain, "enforced", (), backend)
+    adapted, narrowed = _adapted(plain, backend)
+    yield from _whole(adapted, "enforced_normalised", narrowed, backend)
+    form = normalised(plain)
+    if isinstance(form, dict):
+        yield from _whole(form, "enforced_normalised", (), backend)
+        fitting, narrowed_form = _adapted(form, backend)
+        yield from _whole(fitting, "enforced_normalised", narrowed_form, backend)
+        # What few keywords it takes to be compiled is less in the form that has the fewer keywords.
+        yield from _relaxed(fitting, narrowed_form, backend)
+    yield from _relaxed(adapted, narrowed, backend)
+
+
+def _whole(
+    schema: JsonObject, tier: str, narrowed: tuple[str, ...], backend: Backend
+) -> Iterator[Enforcement]:
+    """The schema with numbers bounded, and without; nothing if the backend would ignore some of it."""
+    sites = _sites(schema)
+    if sites is None or _rows(sites, backend, "ignored"):
+        return
+    forbids = (*narrowed, *(row.name for row in _rows(sites, backend, "narrowed")))
+    bounded = rewriting.with_number_bounds(schema)
+    if bounded != schema:
+        yield Enforcement(tier, bounded, (*forbids, "number bounds"))
+    yield Enforcement(tier, schema, forbids)
+
+
+def _adapted(schema: JsonObject, backend: Backend) -> tuple[JsonObject, tuple[str, ...]]:
+    """The schema with what the backend holds loosely put as patterns, and the keywords narrowed by it."""
+    narrowed: list[str] = []
+    exact = rewriting.with_javascript_patterns(schema)
+    loose = LOOSE_IN_GUIDANCE if backend == "guidance" else LOOSE_IN_XGRAMMAR
+    known = GUIDANCE_FORMATS if backend == "guidance" else XGRAMMAR_FORMATS
+    formats = {name for name in FORMAT_PATTERNS if name in loose or name not in known}
+    draft = draft_of(schema)
+    held = rewriting.with_format_patterns(exact, {name for name in formats if is_format(name, draft)})
+    if held != exact:
+        narrowed.append("format")
+    if backend == "guidance":
+        return held, tuple(narrowed)
+    short = rewriting.with_length_patterns(held)
+    if short != held:
+        narrowed.append("minLength, maxLength")
+    return short, tuple(narrowed)
+
+
+def _relaxed(schema: JsonObject, narrowed: tuple[str, ...], backend: Backend) -> Iterator[Enforcement]:
+    """The schema without the keywords that the backend refuses; those that it ignores are named as well."""
+    given, dropped = _without_refused(schema, backend)
+    sites = _sites(given)
+    if sites is None:
+        return
+    ignored = {
+        keyword
+        for row in _rows(sites, backend, "ignored")
+        for site in sites
+        if row.is_in(site)
+        for keyword in row.keywords
+        if site.has(keyword)
+    }
+    names = ",".join(sorted(dropped | ignored))
+    if not names:
+        return
+    forbids = (*narrowed, *(row.name for row in _rows(sites, backend, "narrowed")))
+    # Lenient for what the table does not foresee. It passes over some keywords alone, so most are dropped here.
+    final = rewriting.lenient(given) if backend == "guidance" else given
+    bounded = rewriting.with_number_bounds(final)
+    if bounded != final:
+        yield Enforcement(f"relaxed:{names}", bounded, (*forbids, "number bounds"))
+    yield Enforcement(f"relaxed:{names}", final, forbids)
+
+
+def _without_refused(schema: JsonObject, backend: Backend) -> tuple[JsonObject, set[str]]:
+    """The schema without what the backend refuses, and the keywords that it took."""
+    dropped: set[str] = set()
+    for _ in range(MAX_ROUNDS):  # what stands beside a dropped keyword may be refused without it
+        faults: dict[str, set[str]] = {}
+        for site in _sites(schema) or ():
+            for row in SUPPORT:
+                if row.verdict(backend) == "refused" and row.is_in(site):
+                    faults.setdefault(site.pointer, set()).update(site.schema.keys() & set(row.keywords))
+        if not any(faults.values()):
+            break
+        schema = rewriting.without(schema, faults)
+        dropped.update(*faults.values())
+    return schema, dropped
+
+
+def _rows(sites: list[Site], backend: Backend, verdict: str) -> list[Support]:
+    """The rows of the table with this verdict that are in the schema."""
+    rows = [row for row in SUPPORT if row.verdict(backend) == verdict]
+    return [row for row in rows if any(row.is_in(site) for site in sites)]
+
+
+def _sites(schema: JsonObject) -> list[Site] | None:
+    try:
+        return list(sites_of(schema))
+    except InvalidSchema:  # a rewriting has made it too large
+        return None
+
+
+def _is_same(one: JsonObject, other: JsonObject) -> bool:
+    # As text, for the order counts: it is the order that a model writes in.
+    return json.dumps(one) == json.dumps(other)
