@@ -1,4 +1,4 @@
-"""Avro's primitive types, read strictly: any fault is met with its byte offset.
+"""Avro's primitive types, written, and read strictly: any fault is met with its byte offset.
 
 Nothing is allocated for a length before the bytes are known to be there. What libraries let through is
 refused too: booleans other than 0 and 1, and overlong numbers.
@@ -10,10 +10,11 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from headrace.schemas.errors import MessageError, Undecodable
+from headrace.schemas.errors import InvalidField, MessageError, Undecodable
 from headrace.schemas.strict_json import pointer
 
 Read = Callable[[bytes, int], tuple[Any, int]]  # (the data, where to start): the value, and where it ended
+Write = Callable[[Any, bytearray], None]  # (the value, what its bytes are added to)
 
 _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
@@ -145,4 +146,52 @@ PRIMITIVE_READERS: Final[dict[str, Read]] = {
     "double": _read_double,
     "bytes": _read_bytes,
     "string": read_string,
+}
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+def write_long(value: int, out: bytearray) -> None:
+    """A number of up to 64 bits. Raises Fault for a larger one."""
+    rest = (value << 1) ^ (value >> 63)
+    if rest >> 64:
+        raise Fault(f"{value} has more than 64 bits", len(out), InvalidField)
+    while rest > 0x7F:
+        out.append((rest & 0x7F) | 0x80)
+        rest >>= 7
+    out.append(rest)
+
+
+def write_boolean(value: bool, out: bytearray) -> None:
+    """A boolean."""
+    out.append(1 if value else 0)
+
+
+def write_double(value: float, out: bytearray) -> None:
+    """A double."""
+    out += _DOUBLE.pack(value)
+
+
+def _write_bytes(value: bytes, out: bytearray) -> None:
+    write_long(len(value), out)
+    out += value
+
+
+def write_string(value: str, out: bytearray) -> None:
+    """A string of UTF-8. Raises Fault for a lone surrogate."""
+    try:
+        encoded = value.encode()
+    except UnicodeEncodeError:
+        raise Fault("a lone surrogate: half of a character", len(out), InvalidField) from None
+    write_long(len(encoded), out)
+    out += encoded
+
+
+PRIMITIVE_WRITERS: Final[dict[str, Write]] = {
+    "boolean": write_boolean,
+    "long": write_long,
+    "double": write_double,
+    "bytes": _write_bytes,
+    "string": write_string,
 }

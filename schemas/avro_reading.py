@@ -13,15 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.schemas.avro_primitives import (
-    PRIMITIVE_READERS,
-    Fault,
-    Read,
-    read_long,
-    read_string,
-    truncated,
-    wrong_length,
+from headrace.schemas.avro_composites import (
+    array_reader,
+    enumeration_reader,
+    fixed_reader,
+    map_reader,
+    union_reader,
 )
+from headrace.schemas.avro_primitives import PRIMITIVE_READERS, Fault, Read
 from headrace.schemas.avro_schema import (
     ABSENT,
     Array,
@@ -35,8 +34,8 @@ from headrace.schemas.avro_schema import (
     Union,
     default_value,
 )
-from headrace.schemas.errors import InvalidField, UnknownField
-from headrace.schemas.strict_json import JsonFault, parse
+from headrace.schemas.avro_values import json_text_reader, value_reader
+from headrace.schemas.errors import UnknownField
 
 
 class RecordReader:
@@ -65,17 +64,17 @@ class _Compiler:
             case Primitive(kind):
                 return PRIMITIVE_READERS[kind]
             case Fixed(size):
-                return _fixed(size)
+                return fixed_reader(size)
             case Enumeration(symbols):
-                return _enumeration(symbols)
+                return enumeration_reader(symbols)
             case Array(items):
                 match_ = _counterpart(writer, ours)
-                return _array(self.reader(items, match_.items if isinstance(match_, Array) else None))
+                return array_reader(self.reader(items, match_.items if isinstance(match_, Array) else None))
             case Map(values):
                 match_ = _counterpart(writer, ours)
-                return _map(self.reader(values, match_.values if isinstance(match_, Map) else None))
+                return map_reader(self.reader(values, match_.values if isinstance(match_, Map) else None))
             case Union(branches):
-                return _union(
+                return union_reader(
                     [self.reader(branch, _counterpart(branch, ours)) for branch in branches], branches
                 )
             case Record():
@@ -101,152 +100,38 @@ class _Compiler:
         def read_into(data: bytes, position: int, record: dict[str, Any]) -> int:
             name = ""
             try:
-                for name, read, keep in fields:
+                for name, read, target, only_given in fields:  # noqa: B007 - it is said where a fault is met
                     value, position = read(data, position)
-                    if keep:
-                        record[name] = value
+                    if target is not None and not (only_given and value is None):
+                        record[target] = value
             except Fault as fault:
                 raise fault.within(name) from None
             return position
 
         return read_into
 
-    def _field(self, field: AvroField, ours: Record | None) -> tuple[str, Read, bool]:
-        known = None if ours is None else ours.field(field.name)
-        read = self.reader(field.type, None if known is None else known.type)
+    def _field(self, field: AvroField, ours: Record | None) -> tuple[str, Read, str | None, bool]:
+        """The field's name, its reader, what to keep it as (None: not at all), whether only what is not null."""
+        name = field.name
         if ours is None:
-            return field.name, read, True
+            return name, self.reader(field.type, None), name, False
+        replaced = None if field.instead_of is None else ours.field(field.instead_of)
+        if replaced is not None and replaced.json:
+            return name, json_text_reader(self.reader(field.type, None)), replaced.name, True
+        known = ours.field(name)
         if known is None:
-            return field.name, _only_default(read, default_value(field.type, field.default)), False
-        return field.name, _json_text(read) if known.json else read, True
+            read = self.reader(field.type, None)
+            return name, _only_default(read, default_value(field.type, field.default)), None, False
+        if known.json and field.typed:
+            return name, value_reader(field.type), name, False
+        read = self.reader(field.type, known.type)
+        return name, json_text_reader(read) if known.json else read, name, False
 
 
 def _counterpart(writer: AvroType, ours: AvroType | None) -> AvroType | None:
     """The branch of ours that a writer's type stands for, by kind; names may differ."""
     candidates = ours.branches if isinstance(ours, Union) else () if ours is None else (ours,)
     return next((each for each in candidates if type(each) is type(writer)), None)
-
-
-def _fixed(size: int) -> Read:
-    def read(data: bytes, position: int) -> tuple[bytes, int]:
-        end = position + size
-        if end > len(data):
-            raise truncated(f"a fixed value of {size} bytes", data, position)
-        return data[position:end], end
-
-    return read
-
-
-def _enumeration(symbols: tuple[str, ...]) -> Read:
-    def read(data: bytes, position: int) -> tuple[str, int]:
-        index, end = read_long(data, position)
-        if not 0 <= index < len(symbols):
-            raise Fault(f"an enum's symbol number {index}; it has {len(symbols)}", position)
-        return symbols[index], end
-
-    return read
-
-
-def _union(readers: list[Read], branches: tuple[AvroType, ...]) -> Read:
-    # A branch's number below 64 is one byte, twice the number; null needs no call.
-    null = next(
-        (2 * i for i, each in enumerate(branches) if isinstance(each, Primitive) and each.kind == "null"), -1
-    )
-    by_byte = {2 * i: reader for i, reader in enumerate(readers[:64])}
-
-    def read(data: bytes, position: int) -> tuple[Any, int]:
-        try:
-            byte = data[position]
-        except IndexError:
-            raise truncated("a union's branch", data, position) from None
-        if byte == null:
-            return None, position + 1
-        branch = by_byte.get(byte)
-        if branch is not None:
-            return branch(data, position + 1)
-        index, end = read_long(data, position)
-        if not 0 <= index < len(readers):
-            raise Fault(f"a union's branch number {index}; it has {len(readers)}", position)
-        return readers[index](data, end)
-
-    return read
-
-
-def _block(data: bytes, position: int) -> tuple[int, int, int | None]:
-    """A block's head: how many items (0 ends it all), where they start, where they end if it says so."""
-    count, start = read_long(data, position)
-    size: int | None = None
-    if count < 0:
-        count = -count
-        at = start
-        size, start = read_long(data, at)
-        if size < 0 or start + size > len(data):
-            raise wrong_length(size, data, at, start)
-    if count > len(data) - start:  # an item has at least a byte: avro_schema refuses others
-        raise Fault(f"a count of {count} items, where {len(data) - start} bytes are left", position)
-    return count, start, None if size is None else start + size
-
-
-def _check_block_end(stated: int | None, position: int) -> None:
-    if stated is not None and position != stated:
-        raise Fault(f"a block whose stated size is off by {position - stated} bytes", position)
-
-
-def _array(read_item: Read) -> Read:
-    def read(data: bytes, position: int) -> tuple[list[Any], int]:
-        items: list[Any] = []
-        while True:
-            count, position, stated = _block(data, position)
-            if count == 0:
-                return items, position
-            try:
-                for _ in range(count):
-                    item, position = read_item(data, position)
-                    items.append(item)
-            except Fault as fault:
-                raise fault.within(len(items)) from None
-            _check_block_end(stated, position)
-
-    return read
-
-
-def _map(read_value: Read) -> Read:
-    def read(data: bytes, position: int) -> tuple[dict[str, Any], int]:
-        found: dict[str, Any] = {}
-        while True:
-            count, position, stated = _block(data, position)
-            if count == 0:
-                return found, position
-            for _ in range(count):
-                at = position
-                key, position = read_string(data, position)
-                if key in found:
-                    raise Fault("this key is given twice", at, InvalidField, (key,))
-                try:
-                    found[key], position = read_value(data, position)
-                except Fault as fault:
-                    raise fault.within(key) from None
-            _check_block_end(stated, position)
-
-    return read
-
-
-def _json_text(read: Read) -> Read:
-    """For a field of ours that is a string of JSON text: its value."""
-
-    def read_json(data: bytes, position: int) -> tuple[Any, int]:
-        text, end = read(data, position)
-        if text is None:
-            return None, end
-        if not isinstance(text, str):
-            raise Fault("must be a string of JSON text", position, InvalidField)
-        try:
-            return parse(text), end
-        except JsonFault as fault:
-            where = "" if fault.index is None else f", at character {fault.index} of the text"
-            raise Fault(fault.reason + where, position, InvalidField, fault.path) from None
-
-    return read_json
 
 
 def _only_default(read: Read, default: Any) -> Read:

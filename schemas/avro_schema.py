@@ -24,6 +24,12 @@ MAX_NESTING: Final = 64  # of types within types
 VALUES_PER_BYTE: Final = 4  # a message of n bytes has at most 4 n + 10,000 values
 FREE_VALUES: Final = 10_000
 
+# The property of fields and types by which ours say what Avro has no word for, and its values.
+MARK: Final = "headrace"
+JSON_MARK: Final = "json"
+TYPED_MARK: Final = "typed"
+REST_MARK: Final = "rest"
+
 PrimitiveKind = Literal["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
 _SIZES: Final[dict[str, int]] = {  # the fewest bytes that each takes
     "null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1,
@@ -45,9 +51,12 @@ ABSENT: Final = _Absent()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Primitive:
+    """`json`: a string that holds JSON text."""
+
     kind: PrimitiveKind
     surplus: int
     depth: int = 1
+    json: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,13 +96,28 @@ class Union:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AvroField:
-    """`default` is as in the schema; `json`: the string holds JSON text; `values`: what it is one of."""
+    """`default` is as in the schema; `json`: the string holds JSON text; `values`: what it is one of.
+
+    Of a contract's typed results: `typed`: the field holds a JSON value by its type; `rest`: a map of what an
+    object has beside its fields; `json_name`: the property's name, where Avro does not take it; `instead_of`: the
+    typed field whose value stands here as JSON text, where it does not fit there.
+    """
 
     name: str
     type: AvroType
     default: Any
     json: bool
     values: tuple[str, ...] | None
+    typed: bool = False
+    rest: bool = False
+    json_name: str | None = None
+    instead_of: str | None = None
+
+    @property
+    def may_be_absent(self) -> bool:
+        """Whether null, the first of its types, says that there is nothing."""
+        first = self.type.branches[0] if isinstance(self.type, Union) else None
+        return self.default is None and isinstance(first, Primitive) and first.kind == "null"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,6 +219,8 @@ class _Builder:
                 return self._name(schema, Enumeration(_strings(schema, "symbols")))
             case "fixed":
                 return self._name(schema, _fixed(schema))
+            case "string" if schema.get(MARK) == JSON_MARK:
+                return _JSON_TEXT
             case str(kind) if kind in _PRIMITIVES:
                 return _PRIMITIVES[kind]
             case other:
@@ -240,8 +266,12 @@ class _Builder:
             name,
             self.build(field["type"]),
             field.get("default", ABSENT),
-            field.get("headrace") == "json",
+            field.get(MARK) == JSON_MARK,
             _strings(field, "values") if "values" in field else None,
+            field.get(MARK) == TYPED_MARK,
+            field.get(MARK) == REST_MARK,
+            _string(field, "jsonName"),
+            _string(field, "insteadOf"),
         )
 
     def _repeated(self, items: AvroType, surplus: int) -> AvroType:
@@ -265,6 +295,13 @@ def _fixed(schema: dict[str, Any]) -> Fixed:
     return Fixed(size, 1 - VALUES_PER_BYTE * size)
 
 
+def _string(schema: dict[str, Any], key: str) -> str | None:
+    found = schema.get(key)
+    if found is not None and not isinstance(found, str):
+        raise _refused(str(schema["name"]), f"{key} is not a string")
+    return found
+
+
 def _strings(schema: dict[str, Any], key: str) -> tuple[str, ...]:
     found = schema[key]
     if not isinstance(found, list) or not all(isinstance(each, str) for each in cast("list[Any]", found)):
@@ -275,6 +312,7 @@ def _strings(schema: dict[str, Any], key: str) -> tuple[str, ...]:
 _PRIMITIVES: Final[dict[str, Primitive]] = {
     kind: Primitive(cast("PrimitiveKind", kind), 1 - VALUES_PER_BYTE * size) for kind, size in _SIZES.items()
 }
+_JSON_TEXT: Final = Primitive("string", _PRIMITIVES["string"].surplus, json=True)
 
 
 def default_value(type_: AvroType, default: Any) -> Any:

@@ -6,25 +6,20 @@ microseconds for a typical request, most of them to find the branches of unions;
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from headrace.schemas.avro_primitives import Fault
+from headrace.schemas.avro_primitives import PRIMITIVE_WRITERS, Fault, Write, write_long, write_string
 from headrace.schemas.avro_schema import Array, AvroField, AvroType, Map, Primitive, Record, Union
+from headrace.schemas.avro_values import Unfit, value_writer
 from headrace.schemas.errors import InvalidField
 from headrace.schemas.strict_json import JsonFault, dump
 
 if TYPE_CHECKING:
     from headrace.schemas.messages import Message
 
-Write = Callable[[Any, bytearray], None]
-
-_DOUBLE: Final = struct.Struct("<d")
-
 
 class RecordWriter:
-    """Writes messages by a schema that ships here."""
+    """Writes messages by a schema that ships here, or by a contract's own of results."""
 
     def __init__(self, schema: Record) -> None:
         self._write = _writer(schema)
@@ -36,51 +31,10 @@ class RecordWriter:
         return bytes(out)
 
 
-def _write_long(value: int, out: bytearray) -> None:
-    rest = (value << 1) ^ (value >> 63)
-    if rest >> 64:
-        raise Fault(f"{value} has more than 64 bits", len(out), InvalidField)
-    while rest > 0x7F:
-        out.append((rest & 0x7F) | 0x80)
-        rest >>= 7
-    out.append(rest)
-
-
-def _write_boolean(value: bool, out: bytearray) -> None:
-    out.append(1 if value else 0)
-
-
-def _write_double(value: float, out: bytearray) -> None:
-    out += _DOUBLE.pack(value)
-
-
-def _write_bytes(value: bytes, out: bytearray) -> None:
-    _write_long(len(value), out)
-    out += value
-
-
-def _write_string(value: str, out: bytearray) -> None:
-    try:
-        encoded = value.encode()
-    except UnicodeEncodeError:
-        raise Fault("a lone surrogate: half of a character", len(out), InvalidField) from None
-    _write_long(len(encoded), out)
-    out += encoded
-
-
-_PRIMITIVE_WRITERS: Final[dict[str, Write]] = {
-    "boolean": _write_boolean,
-    "long": _write_long,
-    "double": _write_double,
-    "bytes": _write_bytes,
-    "string": _write_string,
-}
-
-
 def _writer(schema: AvroType) -> Write:
     match schema:
         case Primitive(kind):
-            return _PRIMITIVE_WRITERS[kind]
+            return PRIMITIVE_WRITERS[kind]
         case Array(items):
             return _array(_writer(items))
         case Map(values):
@@ -94,7 +48,7 @@ def _writer(schema: AvroType) -> Write:
 
 
 def _record(fields: tuple[AvroField, ...]) -> Write:
-    steps = tuple((field.name, _json_text if field.json else _writer(field.type)) for field in fields)
+    steps = tuple((field.name, _field(field, fields)) for field in fields if field.instead_of is None)
 
     def write(message: Message, out: bytearray) -> None:
         values = message.__dict__
@@ -104,6 +58,31 @@ def _record(fields: tuple[AvroField, ...]) -> Write:
                 write_field(values[name], out)
         except Fault as fault:
             raise fault.within(name) from None
+
+    return write
+
+
+def _field(field: AvroField, beside: tuple[AvroField, ...]) -> Write:
+    if field.typed:
+        following = beside[beside.index(field) + 1]
+        assert following.instead_of == field.name, "the one follows the other, and both are written at once"
+        return _typed(field)
+    return _json_text if field.json else _writer(field.type)
+
+
+def _typed(field: AvroField) -> Write:
+    """A JSON value by its type and null as its text; where it does not fit, null and its text."""
+    write_fitting = value_writer(field.type)
+
+    def write(value: Any, out: bytearray) -> None:
+        start = len(out)
+        try:
+            write_fitting(value, out)
+            out.append(0)
+        except Unfit:
+            del out[start:]
+            out.append(0)
+            _json_text(value, out)
 
     return write
 
@@ -143,7 +122,7 @@ def _union(branches: tuple[AvroType, ...]) -> Write:
 def _array(write_item: Write) -> Write:
     def write(items: list[Any], out: bytearray) -> None:
         if items:
-            _write_long(len(items), out)
+            write_long(len(items), out)
             for index, item in enumerate(items):
                 try:
                     write_item(item, out)
@@ -157,10 +136,10 @@ def _array(write_item: Write) -> Write:
 def _map(write_value: Write) -> Write:
     def write(values: dict[str, Any], out: bytearray) -> None:
         if values:
-            _write_long(len(values), out)
+            write_long(len(values), out)
             for key, value in values.items():
                 try:
-                    _write_string(key, out)
+                    write_string(key, out)
                     write_value(value, out)
                 except Fault as fault:
                     raise fault.within(key) from None
@@ -179,4 +158,4 @@ def _json_text(value: Any, out: bytearray) -> None:
     except JsonFault as fault:
         raise Fault(fault.reason, len(out), InvalidField, fault.path) from None
     out.append(2)
-    _write_string(text, out)
+    write_string(text, out)

@@ -4,40 +4,48 @@ The first byte tells which: `{` is JSON; C3 (then 01, and the 8-byte fingerprint
 single-object encoding; 00 (then the 4-byte id of the writer's schema in the registry) Confluent's framing.
 In all three an unknown field is refused by name.
 
+Results of a contract may be written with a schema of its own, in which their values have types (`avro_form`). They
+are read into the same `Result` as all others.
+
 What is wrong with a message is a MessageError, and the same bytes will end so again. A registry that does
 not answer is not the message's fault: that is RegistryFailed, and the message should be tried again later.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
-import json
-import re
+import logging
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pydantic import ValidationError
 
 from headrace.schemas.avro_primitives import Fault
 from headrace.schemas.avro_reading import RecordReader
-from headrace.schemas.avro_schema import Array, AvroType, Record, Schema, Union, parse_schema, shipped
+from headrace.schemas.avro_schema import Schema, parse_schema, shipped
 from headrace.schemas.avro_writing import RecordWriter
 from headrace.schemas.errors import (
     HeadraceError,
     InvalidField,
+    RegistryFailed,
+    SchemaIncompatible,
     Undecodable,
     UnknownWriterSchema,
     UsageError,
 )
 from headrace.schemas.field_errors import explain
+from headrace.schemas.json_messages import id_in_json, message_from_json, message_to_json
 from headrace.schemas.messages import Cancel, DeadLetter, Message, Reply, Request, Result
-from headrace.schemas.strict_json import JsonFault, dump, parse, pointer
+from headrace.schemas.strict_json import pointer
 
 if TYPE_CHECKING:
-    from headrace.schemas.registry import SchemaRegistry
+    from headrace.schemas.registry import Compatibility, SchemaRegistry
+
+log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Message)
 
@@ -50,6 +58,17 @@ SCHEMA_NAMES: Final[dict[type[Message], str]] = {
     Cancel: "cancel",
 }
 
+# Who must be able to read whom. Requests and cancels are written by callers and read by workers: a new worker
+# reads what old callers wrote. Results and replies are written by workers and read by callers: old callers
+# read what any new worker writes. Dead letters are kept long: tools older and newer than the worker read them.
+COMPATIBILITY: Final[dict[type[Message], Compatibility]] = {
+    Request: "BACKWARD",
+    Cancel: "BACKWARD",
+    Result: "FORWARD_TRANSITIVE",
+    Reply: "FORWARD_TRANSITIVE",
+    DeadLetter: "FULL_TRANSITIVE",
+}
+
 _JSON_BYTE: Final = b"{"
 _SINGLE_OBJECT_MARKER: Final = b"\xc3\x01"
 _SINGLE_OBJECT_HEAD: Final = 10  # bytes: the marker and the fingerprint
@@ -58,16 +77,8 @@ _CONFLUENT_HEAD: Final = 5  # bytes: the marker and the schema's id
 _MAX_ID: Final = 256  # characters, as in messages.Identifier
 
 
-def _no_number(_: str) -> None:
-    """Not converted, since numbers of many digits cannot be."""
-
-
-# Objects as pairs, so that a key that is given twice is seen.
-_LENIENT: Final = json.JSONDecoder(
-    object_pairs_hook=tuple, parse_int=_no_number, parse_float=_no_number, strict=False
-)
-_ID_COMES_FIRST: Final = re.compile(r'\{\s*"id"\s*:\s*("(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*")')
 _MAX_READERS: Final = 256  # kept by a registry's id; a producer may name every id that the registry has
+_ASK_AGAIN_AFTER_S: Final = 10  # for the schemas of contracts; asking for each message would flood
 
 
 class Encoding(Enum):
@@ -86,6 +97,18 @@ class Decoded(Generic[M]):
     encoding: Encoding
 
 
+@dataclass(frozen=True, slots=True)
+class TypedResults:
+    """A contract's own schema of results (`contract_result_schema`), and its topic of results.
+
+    A result that goes to another topic is written with the schema that ships: other contracts' results may lie
+    there, and a subject has one line of schemas.
+    """
+
+    topic: str
+    schema: str
+
+
 @functools.cache
 def _writer(kind: type[Message]) -> RecordWriter:
     return RecordWriter(_schema(kind).root)
@@ -98,23 +121,49 @@ def _schema(kind: type[Message]) -> Schema:
 class Codec:
     """Decodes and encodes messages. One for a process; may be used from several threads."""
 
-    def __init__(self, registry: SchemaRegistry | None = None) -> None:
+    def __init__(
+        self,
+        registry: SchemaRegistry | None = None,
+        *,
+        typed_results: TypedResults | None = None,
+        result_schemas: Callable[[], Iterable[str]] | None = None,
+    ) -> None:
+        """`typed_results`: as `write_results_as` has it. `result_schemas` is asked for the contracts' schemas of
+        results when a result has a fingerprint that is not known, every ten seconds at most; it may raise our errors.
+        """
         self._registry = registry
         self._by_fingerprint: dict[tuple[type[Message], bytes], RecordReader] = {}
         self._reader_by_id = functools.lru_cache(_MAX_READERS)(self._compile_reader_by_id)
-        self._ids: dict[tuple[type[Message], str], int] = {}
+        self._ids: dict[tuple[str, bytes], int] = {}
+        self._typed: _TypedWriter | None = None
+        self._result_schemas = result_schemas
+        self._ask_again_at = 0.0  # monotonic seconds
+        if typed_results is not None:
+            self.write_results_as(typed_results)
 
     @classmethod
-    def with_registry_at(cls, url: str | None) -> Codec:
+    def with_registry_at(
+        cls, url: str | None, *, result_schemas: Callable[[], Iterable[str]] | None = None
+    ) -> Codec:
         """A codec with the registry at a URL; None: without one. Raises SettingsError for what is no URL."""
         from headrace.schemas.registry import SchemaRegistry  # most have none
 
-        return cls(None if url is None else SchemaRegistry(url))
+        return cls(None if url is None else SchemaRegistry(url), result_schemas=result_schemas)
 
     def add_writer_schema(self, kind: type[Message], text: str) -> None:
         """Makes messages readable that carry another schema's fingerprint. Raises UnknownWriterSchema."""
         schema = parse_schema(text)
         self._by_fingerprint[kind, schema.fingerprint] = RecordReader(schema.root, _schema(kind).root)
+
+    def write_results_as(self, typed: TypedResults) -> None:
+        """From now on, results that go to that topic are written with that schema; and they are read. Any thread.
+
+        Where the topic's subject has a schema already whose readers could not read them, they are written as if this
+        had not been said, and a warning says so once. Raises UnknownWriterSchema.
+        """
+        self.add_writer_schema(Result, typed.schema)
+        schema = parse_schema(typed.schema)
+        self._typed = _TypedWriter(typed.topic, schema, RecordWriter(schema.root))
 
     def decode(self, kind: type[M], data: bytes | None) -> Decoded[M]:
         """The message that `data` encodes.
@@ -125,7 +174,7 @@ class Codec:
         encoding = self._encoding(kind, data)
         assert data  # checked there
         if encoding is Encoding.JSON:
-            return Decoded(_from_json(kind, data), encoding)
+            return Decoded(message_from_json(kind, data), encoding)
         reader, start = self._reader(kind, data, encoding)
         try:
             fields = reader.read(data[start:])
@@ -150,17 +199,34 @@ class Codec:
         """
         if encoding is None:
             encoding = Encoding.SINGLE_OBJECT if self._registry is None else Encoding.CONFLUENT
-        if encoding is Encoding.JSON:
-            return _to_json(message)
         kind = type(message)
-        if encoding is Encoding.CONFLUENT:
-            head = _CONFLUENT_MARKER + self._id(kind, topic).to_bytes(4, "big")
-        else:
-            head = _SINGLE_OBJECT_MARKER + _schema(kind).fingerprint
+        if encoding is Encoding.JSON:
+            return message_to_json(message, _schema(kind).root)
+        head, writer = self._head(kind, encoding, topic)
         try:
-            return head + _writer(kind).write(message)
+            return head + writer.write(message)
         except Fault as fault:
             raise InvalidField(fault.reason, path=pointer(fault.path)) from None
+
+    def _head(self, kind: type[Message], encoding: Encoding, topic: str | None) -> tuple[bytes, RecordWriter]:
+        """What comes before a message's datum, and what writes the datum."""
+        typed = self._typed if kind is Result else None
+        if typed is not None and typed.topic == topic:
+            try:
+                return self._marker(kind, encoding, topic, typed.schema), typed.writer
+            except SchemaIncompatible as error:
+                log.warning(
+                    "results go to %s without types, their values as JSON text: %s; delete the subject's schemas once "
+                    "no reader needs them, or begin a new contract",
+                    topic, error.message,
+                )  # fmt: skip
+                self._typed = None
+        return self._marker(kind, encoding, topic, _schema(kind)), _writer(kind)
+
+    def _marker(self, kind: type[Message], encoding: Encoding, topic: str | None, schema: Schema) -> bytes:
+        if encoding is Encoding.CONFLUENT:
+            return _CONFLUENT_MARKER + self._id(kind, topic, schema).to_bytes(4, "big")
+        return _SINGLE_OBJECT_MARKER + schema.fingerprint
 
     def peek_id(self, kind: type[Message], data: bytes | None) -> str | None:
         """The id of a message that did not decode, where it can be read, for its result. Never raises."""
@@ -175,7 +241,7 @@ class Codec:
         encoding = self._encoding(kind, data)
         assert data  # checked there
         if encoding is Encoding.JSON:
-            return _peek_json(data)
+            return id_in_json(data)
         fields: dict[str, Any] = {}
         reader, start = self._reader(kind, data, encoding)
         with contextlib.suppress(Fault):  # what came before it has been read
@@ -212,9 +278,25 @@ class Codec:
         if found is not None:
             return found
         ours = _schema(kind)
-        if fingerprint != ours.fingerprint:
-            raise UnknownWriterSchema(_unknown_fingerprint(kind, fingerprint), offset=2)
-        return self._by_fingerprint.setdefault((kind, fingerprint), RecordReader(ours.root, ours.root))
+        if fingerprint == ours.fingerprint:
+            return self._by_fingerprint.setdefault((kind, fingerprint), RecordReader(ours.root, ours.root))
+        if kind is Result and self._learn_result_schemas():
+            found = self._by_fingerprint.get((kind, fingerprint))
+            if found is not None:
+                return found
+        raise UnknownWriterSchema(_unknown_fingerprint(kind, fingerprint), offset=2)
+
+    def _learn_result_schemas(self) -> bool:
+        """Whether schemas were asked for: not where nobody is to be asked, nor again so soon."""
+        if self._result_schemas is None or time.monotonic() < self._ask_again_at:
+            return False
+        self._ask_again_at = time.monotonic() + _ASK_AGAIN_AFTER_S
+        for text in self._result_schemas():
+            try:
+                self.add_writer_schema(Result, text)
+            except UnknownWriterSchema as error:  # that one is of no use; the others may be
+                log.warning("a contract's schema of results cannot be read by: %s", error)
+        return True
 
     def _compile_reader_by_id(self, kind: type[Message], id_: int) -> RecordReader:
         if self._registry is None:
@@ -226,19 +308,45 @@ class Codec:
         schema = self._registry.writer_schema(id_)
         return RecordReader(schema.root, _schema(kind).root)
 
-    def _id(self, kind: type[Message], topic: str | None) -> int:
+    def _id(self, kind: type[Message], topic: str | None, schema: Schema) -> int:
         if self._registry is None:
             raise UsageError("Confluent's framing needs a schema registry: set HEADRACE_SCHEMA_REGISTRY_URL")
         if topic is None:
             raise UsageError("Confluent's framing needs the topic: its subject names the schema")
-        found = self._ids.get((kind, topic))
+        found = self._ids.get((topic, schema.fingerprint))
         if found is None:
-            subject, text = f"{topic}-value", _schema(kind).text
-            found = self._registry.id_of(subject, text)
+            subject = f"{topic}-value"
+            found = self._registry.id_of(subject, schema.text)
             if found is None:
-                found = self._registry.register(subject, text)
-            self._ids[kind, topic] = found
+                found = _register(self._registry, subject, schema.text, COMPATIBILITY[kind])
+            self._ids[topic, schema.fingerprint] = found
         return found
+
+
+def _register(registry: SchemaRegistry, subject: str, text: str, level: Compatibility) -> int:
+    """Registers a schema; its id. A subject that had no level of its own gets `level`.
+
+    That is asked before: some registries say NONE of every subject that they have. Who may register need not be
+    allowed to set levels, so that this cannot be done is no failure.
+    """
+    try:
+        had_none = registry.compatibility(subject) is None
+    except RegistryFailed:
+        had_none = False
+    id_ = registry.register(subject, text)
+    if had_none:
+        try:
+            registry.set_compatibility(subject, level)
+        except RegistryFailed as error:
+            log.warning("%s should have the compatibility level %s: %s", subject, level, error)
+    return id_
+
+
+@dataclass(frozen=True, slots=True)
+class _TypedWriter:
+    topic: str
+    schema: Schema
+    writer: RecordWriter
 
 
 def _unknown_fingerprint(kind: type[Message], fingerprint: bytes) -> str:
@@ -251,81 +359,5 @@ def _unknown_fingerprint(kind: type[Message], fingerprint: bytes) -> str:
     )
 
 
-def _from_json(kind: type[M], data: bytes) -> M:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise Undecodable(f"JSON that is not UTF-8: {error.reason}", offset=error.start) from None
-    try:
-        fields = parse(text)
-    except JsonFault as fault:
-        if fault.index is not None:
-            raise Undecodable(fault.reason, offset=len(text[: fault.index].encode())) from None
-        raise InvalidField(fault.reason, path=pointer(fault.path)) from None
-    try:
-        return kind.model_validate_json(data)  # not the parsed fields: in JSON, bytes are base64
-    except ValidationError as error:
-        raise explain(error, fields) from None
-
-
-def _peek_json(data: bytes) -> Any:
-    """The value of the outermost `id`, as leniently as can be; None where it is given twice."""
-    text = data.decode(errors="surrogateescape")
-    try:
-        pairs = _LENIENT.decode(text)
-    except (ValueError, RecursionError):
-        first = _ID_COMES_FIRST.match(text)  # cut off, or broken further on
-        return None if first is None else json.loads(first[1], strict=False)
-    ids = [value for key, value in pairs if key == "id"]
-    return ids[0] if len(ids) == 1 else None
-
-
 def _has_surrogates(text: str) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _to_json(message: Message) -> bytes:
-    try:
-        return dump(_plain(message, _json_fields(type(message)))).encode()
-    except JsonFault as fault:
-        raise InvalidField(fault.reason, path=pointer(fault.path)) from None
-
-
-def _plain(value: Any, json_fields: frozenset[tuple[str, str]]) -> Any:
-    """A message as JSON has it: no fields that are None, bytes as base64, JSON values as they are."""
-    if isinstance(value, Message):
-        record = type(value).__name__
-        return {
-            name: each if (record, name) in json_fields else _plain(each, json_fields)
-            for name, each in value.__dict__.items()
-            if each is not None
-        }
-    if isinstance(value, list):
-        return [_plain(each, json_fields) for each in cast("list[Any]", value)]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return value
-
-
-@functools.cache
-def _json_fields(kind: type[Message]) -> frozenset[tuple[str, str]]:
-    """(record, field) of the fields that hold JSON values."""
-    found: set[tuple[str, str]] = set()
-
-    def visit(type_: AvroType) -> None:
-        match type_:
-            case Record(name, fields):
-                for field in fields:
-                    if field.json:
-                        found.add((name.rpartition(".")[2], field.name))
-                    visit(field.type)
-            case Array(items):
-                visit(items)
-            case Union(branches):
-                for branch in branches:
-                    visit(branch)
-            case _:
-                pass
-
-    visit(_schema(kind).root)
-    return frozenset(found)

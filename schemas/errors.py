@@ -138,10 +138,23 @@ class OutputNotJson(OutputError):
     code = "not_json"
 
 
+class OutputUnparsable(OutputNotJson):
+    """The text is no JSON by its syntax: it ends too early, or there is something that no JSON text has."""
+
+
 class OutputViolatesSchema(OutputError):
     """The output is JSON, and the output schema does not accept it."""
 
     code = "schema_violated"
+
+
+# --- a package's hook at fault --------------------------------------------------------------------------------------
+
+
+class HookFailed(HeadraceError):
+    """A package's hook raised, took too long, or returned what it may not: this request fails, no other."""
+
+    code = "hook_failed"
 
 
 # --- the engine ---------------------------------------------------------------------------------------------------
@@ -273,6 +286,12 @@ class RegistryFailed(HeadraceError):
     """The schema registry did not answer, or refused."""
 
     code = "registry"
+
+
+class SchemaIncompatible(RegistryFailed):
+    """The registry refused a schema: readers of the subject's other ones could not read what is written with it."""
+
+    code = "schema_incompatible"
 
 
 class TopicMissing(KafkaFailed):

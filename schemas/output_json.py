@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.schemas import strict_json
-from headrace.schemas.errors import OutputNotJson
+from headrace.schemas.errors import OutputNotJson, OutputUnparsable
 from headrace.schemas.messages import JsonValue
 
 
@@ -12,15 +12,17 @@ def parse_output(text: str) -> JsonValue:
 
     Raises OutputNotJson, and nothing else, for what is not JSON or not the same JSON to every reader:
     duplicate keys, numbers beyond a double's range, NaN and the infinities, lone surrogates, nesting beyond
-    `strict_json.MAX_DEPTH`. Says where: a pointer into the value, or the byte's offset where it is syntax.
+    `strict_json.MAX_DEPTH`. Says where: a pointer into the value, or the byte's offset where it is syntax; then it
+    is OutputUnparsable.
     """
     if not text.isascii():
         _refuse_unwritable(text)
     try:
         return strict_json.parse(text)
     except strict_json.JsonFault as fault:
-        offset = None if fault.index is None else _bytes_before(text, fault.index)
-        raise OutputNotJson(fault.reason, path=strict_json.pointer(fault.path), offset=offset) from None
+        if fault.index is not None:
+            raise OutputUnparsable(fault.reason, offset=_bytes_before(text, fault.index)) from None
+        raise OutputNotJson(fault.reason, path=strict_json.pointer(fault.path)) from None
 
 
 def _bytes_before(text: str, index: int) -> int:

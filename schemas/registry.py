@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 from urllib.parse import quote, urlsplit
 
 from headrace.schemas.avro_schema import Schema, parse_schema
-from headrace.schemas.errors import RegistryFailed, SettingsError, UnknownWriterSchema
+from headrace.schemas.errors import RegistryFailed, SchemaIncompatible, SettingsError, UnknownWriterSchema
 
 if TYPE_CHECKING:
     import httpx
@@ -23,6 +23,7 @@ Compatibility = Literal[
 _REFUSAL_KEPT_S: Final = 10  # an id that was unknown may be known soon; asking for each message would flood
 _MAX_CACHED: Final = 256  # schemas; a producer may name every id that the registry has
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+_CONFLICT: Final = 409  # the status of a schema that the subject's level forbids
 # Confluent's error codes, beside the status 404
 _SUBJECT_NOT_FOUND: Final = 40401
 _VERSION_NOT_FOUND: Final = 40402
@@ -90,7 +91,10 @@ class SchemaRegistry:
         return None if answer is None else self._number(answer, "id")
 
     def register(self, subject: str, schema_text: str) -> int:
-        """Registers the schema with a subject, where it is not yet; its id."""
+        """Registers the schema with a subject, where it is not yet; its id.
+
+        Raises SchemaIncompatible where the subject's compatibility level forbids it.
+        """
         answer = self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema_text})
         return self._number(answer or {}, "id")
 
@@ -142,7 +146,8 @@ class SchemaRegistry:
             return None
         if response.is_error:
             said = None if answer is None else answer.get("message")
-            raise RegistryFailed(
+            error = SchemaIncompatible if response.status_code == _CONFLICT else RegistryFailed
+            raise error(
                 f"{self._place()} refused {method} {path}: "
                 f"{response.status_code} {said or response.reason_phrase}"
             )

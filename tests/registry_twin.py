@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.schemas.avro_schema import Schema, parse_schema
 from headrace.schemas.errors import RegistryFailed, UnknownWriterSchema
-from headrace.schemas.registry import SchemaRegistry
+from headrace.schemas.registry import Compatibility, SchemaRegistry
 
 
 class RegistryTwin(SchemaRegistry):
@@ -14,6 +14,7 @@ class RegistryTwin(SchemaRegistry):
         super().__init__("http://twin.invalid")
         self.texts: list[str] = []
         self.subjects: dict[str, set[int]] = {}
+        self.levels: dict[str, Compatibility] = {}
         self.down = False
         self.asked = 0
 
@@ -35,6 +36,14 @@ class RegistryTwin(SchemaRegistry):
         id_ = self.texts.index(schema_text) + 1
         self.subjects.setdefault(subject, set()).add(id_)
         return id_
+
+    def compatibility(self, subject: str) -> str | None:
+        self._answer()
+        return self.levels.get(subject)
+
+    def set_compatibility(self, subject: str, level: Compatibility) -> None:
+        self._answer()
+        self.levels[subject] = level
 
     def _answer(self) -> None:
         self.asked += 1
