@@ -5,6 +5,7 @@ Compacted, one partition, JSON, so that any console consumer shows it. A record'
     partition/<group>/<topic>/<n>   {"known_since": ms}: the group has committed offsets for the partition
     accept/<group>/<topic>/<n>      {"committed": {"offset": N, "metadata": "..."} or null, "resume_at": N,
                                      "by": "user@host", "at": ms}: see `consumers/starting.py`
+    contract/..., alias/...         see `consumers/contracts.py`
 
 Kinds that this release does not know are passed over: a later one may have written them.
 """
@@ -166,8 +167,18 @@ def read_control(settings: Settings, timeout_s: float = READ_TIMEOUT_S) -> Contr
 
     Raises TopicsError where the topic does not exist, KafkaUnavailable, KafkaFailed, BrokerNotFound.
     """
-    deadline = time.monotonic() + timeout_s
     records = ControlRecords()
+
+    def take(record: Record) -> None:
+        records.take(record.key, record.value)
+
+    read_into(settings, take, timeout_s)
+    return records
+
+
+def read_into(settings: Settings, take: Callable[[Record], None], timeout_s: float = READ_TIMEOUT_S) -> None:
+    """Hand over each record that the control topic has now, in order. Raises as `read_control` does."""
+    deadline = time.monotonic() + timeout_s
     tail = open_control(settings)
     try:
         ends = tail.end_offsets()
@@ -177,10 +188,9 @@ def read_control(settings: Settings, timeout_s: float = READ_TIMEOUT_S) -> Contr
                     f"{control_topic(settings.prefix)} could not be read within {timeout_s:g} s; try again"
                 )
             for record in tail.poll(POLL_S):
-                records.take(record.key, record.value)
+                take(record)
     finally:
         tail.close()
-    return records
 
 
 def _has_read(tail: TailReader, ends: dict[TopicPartition, int]) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from headrace.consumers.kafka import TailReader
 from headrace.consumers.partitions import offsets_at, partitions_of
 from headrace.consumers.records import Record, TopicPartition
+from headrace.consumers.result_schemas import frozen_result_schemas
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import KafkaFailed, MessageError
 from headrace.schemas.headers import REQUEST_ID, STATUS
@@ -82,7 +83,9 @@ class ResultReader:
         """Connect and take position. Raises KafkaUnavailable, KafkaFailed, BrokerNotFound; TopicsError
         where the topic does not exist."""
         self._wanted = wanted or ResultFilter()
-        self._codec = codec or Codec.with_registry_at(settings.schema_registry_url)
+        self._codec = codec or Codec.with_registry_at(
+            settings.schema_registry_url, result_schemas=frozen_result_schemas(settings)
+        )
         self._follow = follow
         partitions = partitions_of(settings, [names.results])[names.results]
         at = start if isinstance(start, str) else offsets_at(settings, partitions, start)

@@ -1,10 +1,11 @@
-"""Writing to the control topic; `consumers/control.py` says what is in it."""
+"""Writing to the control topic; `consumers/control.py` and `consumers/contracts.py` say what is in it."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.consumers.contracts import alias_key, alias_value, contract_key, contract_value
 from headrace.consumers.control import acceptance_key, acceptance_value, partition_key, partition_value
 from headrace.producers.kafka import OutgoingRecord
 from headrace.topics.names import control_topic
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from concurrent.futures import Future
 
+    from headrace.consumers.contracts import Alias, FrozenContract
     from headrace.consumers.records import CommitPoint, RecordLocation, TopicPartition
     from headrace.consumers.starting import Acceptance
 
@@ -72,9 +74,39 @@ class ControlWriter:
         return OutgoingRecord(self._topic, key, value)
 
     def _write(self, records: list[OutgoingRecord]) -> None:
-        if not records:
-            return
-        sent = [self._producer.send(record) for record in records]
-        self._producer.flush(FLUSH_TIMEOUT_S)
-        for each in sent:
-            each.result(FLUSH_TIMEOUT_S)
+        _write(self._producer, records)
+
+
+class ContractWriter:
+    """Writes contracts and aliases. Every call waits until the brokers have it.
+
+    Each raises KafkaUnavailable, KafkaFailed, TopicMissing.
+    """
+
+    def __init__(self, producer: RecordSender, *, prefix: str) -> None:
+        self._producer = producer
+        self._topic = control_topic(prefix)
+
+    def freeze(self, frozen: FrozenContract) -> None:
+        """Write a contract's record over the one before it; whether that may be, the caller has found out."""
+        self._write(contract_key(*frozen.id), contract_value(frozen))
+
+    def alias(self, alias: Alias) -> None:
+        """Write an alias."""
+        self._write(alias_key(alias.name), alias_value(alias))
+
+    def remove_alias(self, name: str) -> None:
+        """Take an alias back."""
+        self._write(alias_key(name), None)
+
+    def _write(self, key: bytes, value: bytes | None) -> None:
+        _write(self._producer, [OutgoingRecord(self._topic, key, value)])
+
+
+def _write(producer: RecordSender, records: list[OutgoingRecord]) -> None:
+    if not records:
+        return
+    sent = [producer.send(record) for record in records]
+    producer.flush(FLUSH_TIMEOUT_S)
+    for each in sent:
+        each.result(FLUSH_TIMEOUT_S)

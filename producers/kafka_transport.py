@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.consumers.kafka import TailReader
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.replies import Delivery, ReplyReader, new_instance_id, reply_partition
+from headrace.consumers.result_schemas import frozen_result_schemas
 from headrace.consumers.results import read_result
 from headrace.producers.kafka import OutgoingRecord, PlainProducer
 from headrace.schemas.codec import Codec
@@ -36,7 +37,7 @@ class KafkaTransport:
         self._instance = new_instance_id()
         url = settings.schema_registry_url
         self._registry = None if url is None else SchemaRegistry(url)
-        self._codec = Codec(self._registry)
+        self._codec = Codec(self._registry, result_schemas=frozen_result_schemas(settings))
         self._producer: PlainProducer | None = None
         self._reader: ReplyReader | None = None
         self._reply_headers: Headers = ()

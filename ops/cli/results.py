@@ -94,8 +94,10 @@ def results(
 
     Exit codes: 0, also where nothing was found; 1 the topic does not exist; 2 a wrong option; 3 no Kafka.
     """
+    from headrace.consumers.result_schemas import frozen_result_schemas
     from headrace.consumers.results import ResultFilter, ResultReader
     from headrace.ops.cli.result_rows import ResultRows
+    from headrace.schemas.codec import Codec
     from headrace.schemas.settings import Settings
     from headrace.topics.names import ContractNames
 
@@ -103,9 +105,12 @@ def results(
     names = ContractNames(settings.prefix, model, contract)
     wanted = ResultFilter(frozenset(ids), statuses or frozenset())
     found = 0
+    codec = Codec.with_registry_at(
+        settings.schema_registry_url, result_schemas=frozen_result_schemas(settings)
+    )
     try:
         with ResultReader(
-            settings, names, start=since or "beginning", wanted=wanted, follow=follow
+            settings, names, start=since or "beginning", wanted=wanted, codec=codec, follow=follow
         ) as reader:
             found = show(reader, ResultRows.on_stdout(as_json=as_json), limit)
     except KeyboardInterrupt:
