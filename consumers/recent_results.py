@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.consumers.connection import METADATA_OPTIONS, client_options, connect
 from headrace.consumers.group import log_offsets, translated
 from headrace.consumers.kafka_client import kafka_partition
-from headrace.consumers.records import TopicPartition
+from headrace.consumers.records import AnsweredId, TopicPartition
 from headrace.consumers.untyped_kafka import KafkaConsumer
 from headrace.consumers.untyped_kafka import errors as kafka_errors
 from headrace.schemas.errors import KafkaFailed, KafkaUnavailable
@@ -68,7 +68,7 @@ _STATUS = STATUS.encode()
 
 def recent_results(
     settings: Settings, results: TopicPartition, window: int, *, deadline_s: float
-) -> list[tuple[str, int]]:
+) -> list[AnsweredId]:
     """`RecentResults.read` for one partition, with a client of its own."""
     reader = RecentResults(settings, results.topic)
     try:
@@ -102,8 +102,8 @@ class RecentResults:
         self._client._cluster.config.update(METADATA_OPTIONS)
         self._client._fetcher.PartitionRecords = _IdsOfPartition
 
-    def read(self, partition: int, window: int, deadline_s: float) -> list[tuple[str, int]]:
-        """(request id, offset) of the last records of a partition, the oldest first; [] where `window` is 0.
+    def read(self, partition: int, window: int, deadline_s: float) -> list[AnsweredId]:
+        """The answered ids of the last records of a partition, the oldest first; [] where `window` is 0.
 
         Counted are the last `window` offsets, of which transaction markers and aborted records take some: so there
         are fewer ids than that, by a record or two for each transaction. A record without a request's id is passed
@@ -128,11 +128,11 @@ class RecentResults:
             except _LogMoved:
                 logger.info("%s-%d was cut while its end was read: reading it again", *tp)
 
-    def _read(self, tp: TopicPartition, window: int, deadline: float) -> list[tuple[str, int]]:
+    def _read(self, tp: TopicPartition, window: int, deadline: float) -> list[AnsweredId]:
         first, stable = self._bounds(tp, deadline)
         start = max(first, stable - window)
         self._take_position(tp, start)
-        found: list[tuple[str, int]] = []
+        found: list[AnsweredId] = []
         end: int | None = None
         position, last_progress = start, time.monotonic()
         while end is None or position < end:
@@ -156,14 +156,14 @@ class RecentResults:
             self._check(tp, now, deadline)
         # The batch that `start` lies in begins before it, and what lay behind the stable offset came on top.
         oldest = max(start, position - window)
-        return [(request_id, offset) for request_id, offset in found if offset >= oldest]
+        return [each for each in found if each.offset >= oldest]
 
     def _take_position(self, tp: TopicPartition, start: int) -> None:
         self._client.unsubscribe()  # forgets what an earlier read has learnt of the partition, its end above all
         self._client.assign([kafka_partition(tp)])
         self._client.seek(kafka_partition(tp), start)
 
-    def _poll(self) -> list[tuple[str, int]]:
+    def _poll(self) -> list[AnsweredId]:
         try:
             polled: dict[Any, list[_Batch]] = self._client.poll(timeout_ms=POLL_MS, max_records=MANY_BATCHES)
         except (kafka_errors.OffsetOutOfRangeError, kafka_errors.LogTruncationError) as error:
@@ -217,7 +217,7 @@ class _Batch(NamedTuple):
     offset: (
         int  # the last of the batch: the fetcher drops what lies wholly below the offset that it asked for
     )
-    ids: list[tuple[str, int]]
+    ids: list[AnsweredId]
 
 
 class _IdsOfPartition(Fetcher.PartitionRecords):
@@ -248,15 +248,15 @@ class _IdsOfPartition(Fetcher.PartitionRecords):
         self.drain()
 
 
-def _ids(batch: Any) -> list[tuple[str, int]]:
-    """The value of the header `request-id` of each record that has one, with the record's offset; no rejections.
+def _ids(batch: Any) -> list[AnsweredId]:
+    """The value of the header `request-id` of each record that has one, its offset and status; no rejections.
 
     A rejection is no answer to the id: a malformed message may bear the id of a good one that is still to be answered.
     A record is: length, attributes (a byte), then as varints the differences of time and offset; key and value, each
     with its length before it (-1: null); the number of headers; and each header's name and value like those.
     """
     buffer, position = batch._buffer, batch._pos
-    found: list[tuple[str, int]] = []
+    found: list[AnsweredId] = []
     try:
         for _ in range(batch.records_count):
             length, position = decode_varint(buffer, position)
@@ -268,7 +268,7 @@ def _ids(batch: Any) -> list[tuple[str, int]]:
                 position += max(size, 0)
             headers, position = decode_varint(buffer, position)
             request_id: bytes | None = None
-            rejected = False
+            status = b""
             for _ in range(headers):
                 size, position = decode_varint(buffer, position)
                 name = buffer[position : position + size]
@@ -276,10 +276,11 @@ def _ids(batch: Any) -> list[tuple[str, int]]:
                 if name == _REQUEST_ID and request_id is None and size >= 0:
                     request_id = bytes(buffer[position : position + size])
                 elif name == _STATUS:
-                    rejected = buffer[position : position + max(size, 0)] == b"rejected"
+                    status = bytes(buffer[position : position + max(size, 0)])
                 position += max(size, 0)
-            if request_id is not None and not rejected:
-                found.append((request_id.decode("utf-8", "replace"), batch.base_offset + offset_delta))
+            if request_id is not None and status != b"rejected":
+                offset = batch.base_offset + offset_delta
+                found.append(AnsweredId(request_id.decode("utf-8", "replace"), offset, status == b"ok"))
             position = end
     except (IndexError, ValueError) as error:
         raise kafka_errors.CorruptRecordError(f"no record where one should be: {error}") from error

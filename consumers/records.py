@@ -29,6 +29,14 @@ class RecordLocation(NamedTuple):
     offset: int
 
 
+class AnsweredId(NamedTuple):
+    """The id of a request that was answered, the offset of its result, and whether that is `ok`."""
+
+    request_id: str
+    offset: int
+    ok: bool
+
+
 @dataclass(slots=True)
 class Record:
     """A record as it was read."""

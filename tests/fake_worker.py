@@ -11,7 +11,7 @@ from typing import Any
 from fake_kafka import FakeControl, FakeKafka, FakeMember, FakeTransactions
 from packages import a_package
 
-from headrace.consumers.records import TopicPartition
+from headrace.consumers.records import AnsweredId, TopicPartition
 from headrace.producers.kafka import CommitBatch
 from headrace.schemas.codec import Codec, Encoding
 from headrace.schemas.errors import HeadraceError, RegistryFailed, ResultTooLarge, TopicMissing
@@ -164,18 +164,17 @@ class FakeWorker:
     def ask(self, unit: int) -> None:
         self.windows.append(unit)
         results = [
-            (dict(record.headers)[REQUEST_ID].decode(), offset)
+            AnsweredId(headers[REQUEST_ID].decode(), offset, headers[STATUS] == b"ok")
             for offset, record in enumerate(self.member.kafka.published)
-            if record.topic == NAMES.results
-            and record.partition == unit
-            and dict(record.headers)[STATUS] != b"rejected"
+            for headers in [dict(record.headers)]
+            if record.topic == NAMES.results and record.partition == unit and headers[STATUS] != b"rejected"
         ]
         self.pump.window_read(unit, results)
 
     def forget(self, unit: int) -> None:
         """Nothing is under way."""
 
-    def take(self, unit: int, ids: list[tuple[str, int]]) -> bool:
+    def take(self, unit: int, ids: list[AnsweredId]) -> bool:
         """Each was asked for."""
         return True
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from headrace.consumers.records import RecordLocation, TopicPartition
-from headrace.schemas.messages import Location
+from headrace.consumers.records import AnsweredId, RecordLocation, TopicPartition
+from headrace.schemas.messages import Location, Status
 from headrace.workers.recent_ids import RecentIds
-from headrace.workers.work import ReplyAddress
+from headrace.workers.work import Replay, ReplyAddress
 
 _OFFSET_BITS = 44  # 17 million million records: enough for any partition
 
@@ -36,6 +36,10 @@ class AskedIds:
     under another id. A rejection costs nothing and speaks only for its own message: a malformed one may bear the id of
     a good one that is still to be answered.
 
+    A replay, that is, a dead letter's request sent again, is answered by an `ok` alone: it runs unless one is known of
+    its id. So the window tells `ok` from the rest, and no other answer takes the place of an `ok`. A replay that says
+    "again" runs whatever was answered. What runs is never run beside itself, by no kind of request.
+
     Of several requests with one id, the first that `ask` sees runs; each other is a duplicate, whose offset may be
     committed as done, with nothing published, before the one that runs is answered. That needs no rule of order,
     neither in a lane nor between them, since the id's answer hangs on the offset of the one that runs, and on that
@@ -58,13 +62,20 @@ class AskedIds:
         self._answered = RecentIds(window)
         self._places: list[tuple[str, int]] = []  # topics and partitions that results lie in: hardly ever two
 
-    def remember(self, ids: Iterable[tuple[str, int]], topic: str, partition: int) -> None:
-        """Fill the window, before anything is asked: ids and the offsets of their results, the oldest first."""
+    def remember(self, ids: Iterable[AnsweredId], topic: str, partition: int) -> None:
+        """Fill the window, before anything is asked: the oldest first."""
         first = self._number_of((topic, partition), 0)
-        self._answered.add_all((request_id, first + offset) for request_id, offset in ids)
+        self._answered.add_all(
+            (request_id, self._entry(request_id, first + offset, ok=ok)) for request_id, offset, ok in ids
+        )
 
     def ask(
-        self, request_id: str, source: TopicPartition, offset: int, waiting: ReplyAddress | None
+        self,
+        request_id: str,
+        source: TopicPartition,
+        offset: int,
+        waiting: ReplyAddress | None,
+        replay: Replay = "no",
     ) -> Asked | None:
         """Note an id. None: it is to run, or this very record runs already (its partition was read again).
 
@@ -77,9 +88,9 @@ class AskedIds:
             if waiting is not None:
                 running.waiting += (waiting,)
             return running
-        answered = self._answered.find(request_id)
-        if answered is not None:
-            return Asked(None, -1, answered=True, place=self._place(answered))
+        entry = self._answered.find(request_id)
+        if entry is not None and (replay == "no" or (replay == "unless_ok" and _is_ok(entry))):
+            return Asked(None, -1, answered=True, place=self._place(entry >> 1))
         self._running[request_id] = Asked(source, offset)
         return None
 
@@ -89,8 +100,7 @@ class AskedIds:
         source: TopicPartition,
         offset: int,
         location: Location | None,
-        *,
-        rejected: bool = False,
+        status: Status = "ok",
     ) -> tuple[ReplyAddress, ...]:
         """The request at `offset` was answered; returns who asked for it again meanwhile.
 
@@ -102,8 +112,8 @@ class AskedIds:
             if (running.source, running.offset) != (source, offset):
                 return ()
             del self._running[request_id]
-        if not rejected:
-            self._answered.add(request_id, self._number(location))
+        if status != "rejected":
+            self._answered.add(request_id, self._entry(request_id, self._number(location), ok=status == "ok"))
         return running.waiting if running else ()
 
     def forget(self, source: TopicPartition, in_transaction: Collection[int] = ()) -> None:
@@ -120,6 +130,17 @@ class AskedIds:
         for request_id in gone:
             del self._running[request_id]
 
+    def _entry(self, request_id: str, number: int, *, ok: bool) -> int:
+        """What the window is to have of an answer that lies there: that of an `ok` which it knows, unless this is one.
+
+        So a replay that fails after an `ok` does not make room for another replay.
+        """
+        if not ok:
+            known = self._answered.find(request_id)
+            if known is not None and _is_ok(known):
+                return known
+        return number << 1 | ok
+
     def _number(self, location: Location | None) -> int:
         return self._number_of((location.topic, location.partition), location.offset) if location else 0
 
@@ -134,3 +155,7 @@ class AskedIds:
             return None
         topic, partition = self._places[number >> _OFFSET_BITS]
         return RecordLocation(topic, partition, (number & ((1 << _OFFSET_BITS) - 1)) - 1)
+
+
+def _is_ok(entry: int) -> bool:
+    return bool(entry & 1)

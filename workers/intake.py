@@ -7,7 +7,7 @@ from headrace.schemas import headers as header
 from headrace.schemas.codec import Codec, Encoding
 from headrace.schemas.errors import InvalidField, MessageError
 from headrace.schemas.messages import Lane, Request
-from headrace.workers.work import Headers, ReplyAddress, Work
+from headrace.workers.work import Headers, Replay, ReplyAddress, Work
 
 
 def work_of(record: Record, *, source: TopicPartition, epoch: int, lane: Lane, codec: Codec) -> Work:
@@ -25,6 +25,10 @@ def work_of(record: Record, *, source: TopicPartition, epoch: int, lane: Lane, c
     except MessageError as undecodable:
         error = undecodable
         request_id = codec.peek_id(Request, record.value)
+    replay = replay_of(record.headers)
+    if request is not None and request.deadline is not None and replay != "no":
+        # It was the first caller's. Whoever replays it wants it served.
+        request = request.model_copy(update={"deadline": None})
     reply_to: ReplyAddress | None = None
     try:
         reply_to = reply_address(record.headers)
@@ -44,7 +48,16 @@ def work_of(record: Record, *, source: TopicPartition, epoch: int, lane: Lane, c
         request_id=request_id,
         error=error,
         reply_to=reply_to,
+        replay=replay,
     )
+
+
+def replay_of(headers: Headers) -> Replay:
+    """Whether this is a dead letter's request, sent again."""
+    names = {name for name, _ in headers}
+    if header.REPLAY not in names:
+        return "no"
+    return "again" if header.REPLAY_AGAIN in names else "unless_ok"
 
 
 def reply_address(headers: Headers) -> ReplyAddress | None:

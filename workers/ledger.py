@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from headrace.consumers.offsets import PartitionOffsets
-from headrace.consumers.records import CommitPoint, TopicPartition
+from headrace.consumers.records import AnsweredId, CommitPoint, TopicPartition
 from headrace.consumers.suspicion import Mode, Suspicion
 from headrace.schemas.messages import Location
 from headrace.workers.asked import Asked
 from headrace.workers.batch import MAX_BATCH_RECORDS, Batch, how_many_fit, weight
 from headrace.workers.unit_windows import UnitWindows
-from headrace.workers.work import Completion, ReplyAddress
+from headrace.workers.work import Completion, Replay, ReplyAddress
 
 
 @dataclass(slots=True)
@@ -110,8 +110,8 @@ class Ledger:
         """Whether it is known what was answered lately in this unit."""
         return unit in self._windows
 
-    def open_window(self, unit: int, ids: Iterable[tuple[str, int]], topic: str) -> None:
-        """Begin a unit's window with the ids of its latest results: id and offset in that partition of `topic`."""
+    def open_window(self, unit: int, ids: Iterable[AnsweredId], topic: str) -> None:
+        """Begin a unit's window with the ids of its latest results, in that partition of `topic`."""
         self._windows.open(unit, ids, topic)
 
     # --- one record ---
@@ -187,10 +187,15 @@ class Ledger:
         return self._tenures[source].offsets.room()
 
     def ask(
-        self, source: TopicPartition, request_id: str, offset: int, waiting: ReplyAddress | None
+        self,
+        source: TopicPartition,
+        request_id: str,
+        offset: int,
+        waiting: ReplyAddress | None,
+        replay: Replay = "no",
     ) -> Asked | None:
         """Note a request's id. If it was seen before: what is known of it, with `waiting` added while it runs."""
-        return self._windows.ask(source, request_id, offset, waiting)
+        return self._windows.ask(source, request_id, offset, waiting, replay)
 
     # --- deaths and trials ---
 

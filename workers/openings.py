@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.consumers.records import CommitPoint, GroupMetadata, Poll, TopicPartition
+from headrace.consumers.records import AnsweredId, CommitPoint, GroupMetadata, Poll, TopicPartition
 from headrace.consumers.starting import Acceptance, Park, where_to_start
 from headrace.schemas import metrics
 from headrace.schemas.errors import KafkaUnavailable, UnreadableOffsets
@@ -79,7 +79,7 @@ class Windows(Protocol):
 
     def ask(self, unit: int) -> None: ...
     def forget(self, unit: int) -> None: ...
-    def take(self, unit: int, ids: list[tuple[str, int]]) -> bool: ...
+    def take(self, unit: int, ids: list[AnsweredId]) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Openings:
             self._asked_windows.discard(source.partition)
             self._windows.forget(source.partition)
 
-    def window_read(self, unit: int, ids: list[tuple[str, int]]) -> None:
+    def window_read(self, unit: int, ids: list[AnsweredId]) -> None:
         """The ids of a unit's latest results have come."""
         if unit in self._asked_windows and self._windows.take(unit, ids):
             self._asked_windows.discard(unit)

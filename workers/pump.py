@@ -12,7 +12,7 @@ import threading
 import time
 from dataclasses import replace
 
-from headrace.consumers.records import GroupMetadata, Poll, Record, TopicPartition
+from headrace.consumers.records import AnsweredId, GroupMetadata, Poll, Record, TopicPartition
 from headrace.producers.kafka import CommitBatch
 from headrace.schemas import metrics
 from headrace.schemas.codec import Codec
@@ -136,7 +136,7 @@ class Pump:
         """The loop has given back what it had of these units, as it was told."""
         self._tell(HandedBack(units, works))
 
-    def window_read(self, unit: int, ids: list[tuple[str, int]]) -> None:
+    def window_read(self, unit: int, ids: list[AnsweredId]) -> None:
         """The ids of a unit's latest results have been read."""
         self._tell(WindowRead(unit, ids))
 
@@ -377,7 +377,7 @@ class Pump:
     def _answer_to_duplicate(self, work: Work) -> Completion | None:
         """The completion of what was asked for before."""
         assert work.request is not None, "what has no error is decoded"
-        seen = self._ledger.ask(work.source, work.request.id, work.offset, work.reply_to)
+        seen = self._ledger.ask(work.source, work.request.id, work.offset, work.reply_to, work.replay)
         if seen is None:
             return None
         metrics.DUPLICATES.labels(self._names.model).inc()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from headrace.consumers.records import TopicPartition
+from headrace.consumers.records import AnsweredId, TopicPartition
 from headrace.schemas.messages import Location
 from headrace.workers.asked import Asked, AskedIds
 from headrace.workers.batch import Batch
-from headrace.workers.work import Completion, ReplyAddress
+from headrace.workers.work import Completion, Replay, ReplyAddress
 
 
 class UnitWindows:
@@ -22,16 +22,21 @@ class UnitWindows:
     def __contains__(self, unit: object) -> bool:
         return unit in self._asked
 
-    def open(self, unit: int, ids: Iterable[tuple[str, int]], topic: str) -> None:
-        """Begin a unit's window with the ids of its latest results: id and offset in that partition of `topic`."""
+    def open(self, unit: int, ids: Iterable[AnsweredId], topic: str) -> None:
+        """Begin a unit's window with the ids of its latest results, in that partition of `topic`."""
         self._asked[unit] = AskedIds(self._window)
         self._asked[unit].remember(ids, topic, unit)
 
     def ask(
-        self, source: TopicPartition, request_id: str, offset: int, waiting: ReplyAddress | None
+        self,
+        source: TopicPartition,
+        request_id: str,
+        offset: int,
+        waiting: ReplyAddress | None,
+        replay: Replay = "no",
     ) -> Asked | None:
         """Note a request's id. If it was seen before: what is known of it, with `waiting` added while it runs."""
-        return self._asked[source.partition].ask(request_id, source, offset, waiting)
+        return self._asked[source.partition].ask(request_id, source, offset, waiting, replay)
 
     def revoked(
         self, source: TopicPartition, left: Collection[TopicPartition], in_transaction: Batch | None
@@ -58,11 +63,10 @@ class UnitWindows:
             asked = self._asked.get(completion.source.partition)
             if asked is None or completion.request_id is None or completion.result is None:
                 continue  # without a result it is a duplicate: the first with this id is the answer
-            rejected = completion.result.status == "rejected"
             place = completion.request_id, completion.source, completion.offset
             to_tell += [
                 (completion, address, location)
-                for address in asked.answered(*place, location, rejected=rejected)
+                for address in asked.answered(*place, location, completion.result.status)
             ]
         return to_tell
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headrace.consumers.recent_results import RecentResults
+from headrace.consumers.records import AnsweredId
 from headrace.schemas.errors import HeadraceError
 from headrace.schemas.settings import Settings
 from headrace.topics.names import ContractNames
@@ -19,14 +20,14 @@ READ_DEADLINE_S = 60.0  # of one unit: 50,000 results of 2 kB are 100 MB
 RETRY_S = 1.0  # nothing of the unit is served before its window is known
 IDLE_CLOSE_S = 60.0  # units come in groups: the connections are kept so long after the last
 
-Ids = list[tuple[str, int]]
+Ids = list[AnsweredId]
 
 
 class ResultsEnd(Protocol):
     """What is used of `RecentResults`."""
 
     def read(self, partition: int, window: int, deadline_s: float) -> Ids:
-        """(request id, offset) of the last records of a partition, the oldest first. Raises KafkaFailed."""
+        """The answered ids of the last records of a partition, the oldest first. Raises KafkaFailed."""
         ...
 
     def give_up(self) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from headrace.consumers.records import TopicPartition
+from headrace.consumers.records import AnsweredId, TopicPartition
 from headrace.producers.kafka import OutgoingRecord
 from headrace.schemas.codec import Encoding
 from headrace.schemas.errors import MessageError
 from headrace.schemas.messages import Lane, Request, Result
 
 Headers = Sequence[tuple[str, bytes | None]]
+# A dead letter's request, sent again: it runs unless an `ok` is known of its id, or whatever is known ("again").
+Replay = Literal["no", "unless_ok", "again"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Work:
     request_id: str | None  # also of a request that did not decode, where it can be read
     error: MessageError | None = None
     reply_to: ReplyAddress | None = None
+    replay: Replay = "no"
     deaths: int = (
         0  # of workers or engines that had it in flight, as far as is known: attempts before this one
     )
@@ -89,10 +93,10 @@ class HandedBack:
 
 @dataclass(frozen=True, slots=True)
 class WindowRead:
-    """window reader -> consumer thread: ids and offsets of a unit's latest results."""
+    """window reader -> consumer thread: the answered ids of a unit's latest results."""
 
     unit: int
-    ids: list[tuple[str, int]]
+    ids: list[AnsweredId]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from kafka_members import WITHIN_S, admin_client, create_topics, read_all, setti
 
 from headrace.consumers import recent_results as module
 from headrace.consumers.recent_results import RecentResults, recent_results
-from headrace.consumers.records import TopicPartition
+from headrace.consumers.records import AnsweredId, TopicPartition
 from headrace.consumers.untyped_kafka import KafkaConsumer
 from headrace.schemas.errors import KafkaUnavailable
 
@@ -68,13 +68,18 @@ class Results:
         self.begin(name, ids, partition=partition, **options).commit_transaction()
 
     def read(self, window: int = ALL, partition: int = 0) -> list[tuple[str, int]]:
-        return recent_results(
-            self.settings, TopicPartition(self.topic, partition), window, deadline_s=WITHIN_S
+        """Ids and offsets."""
+        return places(
+            recent_results(self.settings, TopicPartition(self.topic, partition), window, deadline_s=WITHIN_S)
         )
 
     def close(self) -> None:
         for producer in self.producers.values():
             producer.close(timeout=5)
+
+
+def places(found: Sequence[AnsweredId]) -> list[tuple[str, int]]:
+    return [(each.request_id, each.offset) for each in found]
 
 
 @pytest.fixture
@@ -149,14 +154,15 @@ def test_records_without_a_request_id_are_passed_over(results: Results) -> None:
     assert results.read() == [("ä", 2), ("\ufffd", 4)]
 
 
-def test_what_was_rejected_is_no_answer_to_the_id_that_it_bears(results: Results) -> None:
+def test_what_was_rejected_is_no_answer_to_the_id_that_it_bears_and_only_ok_is_ok(results: Results) -> None:
     producer = KafkaProducer(bootstrap_servers=results.bootstrap)
     for number, status in enumerate((b"ok", b"rejected", b"failed", b"rejected too", None, b"rejected")):
         headers = [("job", b"rejected")] + ([] if status is None else [("status", status)])
         headers.insert(number % 2, ("request-id", b"r%d" % number))
         producer.send(results.topic, None, key=b"k", partition=0, headers=headers).get(timeout=WITHIN_S)
     producer.close()
-    assert results.read() == [("r0", 0), ("r2", 2), ("r3", 3), ("r4", 4)]
+    found = recent_results(results.settings, TopicPartition(results.topic, 0), ALL, deadline_s=WITHIN_S)
+    assert found == [("r0", 0, True), ("r2", 2, False), ("r3", 3, False), ("r4", 4, False)]
 
 
 def batch_of(*headers: list[tuple[str, bytes | None]]) -> Any:
@@ -169,7 +175,7 @@ def batch_of(*headers: list[tuple[str, bytes | None]]) -> Any:
 def test_headers_without_a_value_are_passed_over() -> None:
     """Which other clients may write, kafka-python's producer not."""
     batch = batch_of([("request-id", None)], [("x", None), ("request-id", b"a")], [("request-id", b"")])
-    assert module._ids(batch) == [("a", 1), ("", 2)]
+    assert places(module._ids(batch)) == [("a", 1), ("", 2)]
 
 
 def test_a_batch_that_is_cut_short_is_corrupt() -> None:
@@ -202,7 +208,7 @@ def test_what_any_consumer_of_committed_records_sees_is_what_is_read(results: Re
     end_offset = max(offset for _, offset in results.read()) + 1
     with reader_of(results) as reader:
         everything = reader.read(0, ALL, WITHIN_S)
-        assert everything == seen
+        assert places(everything) == seen
         for window in (5, 17, end_offset // 2, end_offset):
             found = reader.read(0, window, WITHIN_S)
             assert found == everything[len(everything) - len(found) :]
@@ -214,12 +220,12 @@ def test_one_client_reads_many_partitions_and_what_came_since(results: Results) 
         results.publish(f"first of {partition}", partition=partition)
     with reader_of(results) as reader:
         for partition in (0, 1, 2):
-            assert reader.read(partition, ALL, WITHIN_S) == [(f"first of {partition}", 0)]
+            assert places(reader.read(partition, ALL, WITHIN_S)) == [(f"first of {partition}", 0)]
         results.publish("second", partition=1)
-        assert reader.read(1, ALL, WITHIN_S) == [("first of 1", 0), ("second", 2)]
-        assert reader.read(0, ALL, WITHIN_S) == [("first of 0", 0)]
+        assert places(reader.read(1, ALL, WITHIN_S)) == [("first of 1", 0), ("second", 2)]
+        assert places(reader.read(0, ALL, WITHIN_S)) == [("first of 0", 0)]
         results.publish("second", partition=0)
-        assert reader.read(0, ALL, WITHIN_S) == [("first of 0", 0), ("second", 2)]
+        assert places(reader.read(0, ALL, WITHIN_S)) == [("first of 0", 0), ("second", 2)]
 
 
 def when_the_end_is_known(patch: pytest.MonkeyPatch, act: Any) -> list[int]:
@@ -227,7 +233,7 @@ def when_the_end_is_known(patch: pytest.MonkeyPatch, act: Any) -> list[int]:
     poll = RecentResults._poll
     after: list[int] = []
 
-    def polled(self: RecentResults) -> list[tuple[str, int]]:
+    def polled(self: RecentResults) -> list[AnsweredId]:
         found = poll(self)
         (tp,) = self._client.assignment()
         if self._client.highwater(tp) is not None:
@@ -282,12 +288,12 @@ def test_the_end_that_an_earlier_read_was_told_is_forgotten_when_the_broker_is_s
 ) -> None:
     results.publish("a")
     with reader_of(results) as reader:
-        assert reader.read(0, 1, WITHIN_S) == []  # the marker
+        assert places(reader.read(0, 1, WITHIN_S)) == []  # the marker
         results.publish("b")
         poll, answers_late = RecentResults._poll, [False] * 100 + [True]
         monkeypatch.setattr(RecentResults, "_poll", lambda self: [] if answers_late.pop() else poll(self))
         monkeypatch.setattr(RecentResults, "_bounds", lambda *_: (2, 2))  # where the earlier end was
-        assert reader.read(0, ALL, WITHIN_S) == [("b", 2)]
+        assert places(reader.read(0, ALL, WITHIN_S)) == [("b", 2)]
 
 
 def test_a_transaction_that_does_not_end_is_left_out_and_named(

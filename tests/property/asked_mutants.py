@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.consumers.records import TopicPartition
-from headrace.schemas.messages import Location
+from headrace.consumers.records import AnsweredId, TopicPartition
+from headrace.schemas.messages import Location, Status
 from headrace.workers import asked as asked_module
 from headrace.workers.asked import Asked, AskedIds
 from headrace.workers.recent_ids import RecentIds
@@ -48,9 +48,9 @@ def each_lane_has_ids_of_its_own(patch: pytest.MonkeyPatch) -> None:
 @bug
 def a_record_that_is_read_again_is_its_own_duplicate(patch: pytest.MonkeyPatch) -> None:
     def always(
-        self: AskedIds, request_id: str, source: TopicPartition, offset: int, waiting: Any
+        self: AskedIds, request_id: str, source: TopicPartition, offset: int, *rest: Any
     ) -> Asked | None:
-        return self._running.get(request_id) or ask(self, request_id, source, offset, waiting)
+        return self._running.get(request_id) or ask(self, request_id, source, offset, *rest)
 
     patch.setattr(AskedIds, "ask", always)
 
@@ -58,12 +58,12 @@ def a_record_that_is_read_again_is_its_own_duplicate(patch: pytest.MonkeyPatch) 
 @bug
 def any_record_at_that_offset_is_the_same(patch: pytest.MonkeyPatch) -> None:
     def same_offset(
-        self: AskedIds, request_id: str, source: TopicPartition, offset: int, waiting: Any
+        self: AskedIds, request_id: str, source: TopicPartition, offset: int, *rest: Any
     ) -> Asked | None:
         running = self._running.get(request_id)
         if running is not None and running.offset == offset:
             return None
-        return ask(self, request_id, source, offset, waiting)
+        return ask(self, request_id, source, offset, *rest)
 
     patch.setattr(AskedIds, "ask", same_offset)
 
@@ -71,9 +71,9 @@ def any_record_at_that_offset_is_the_same(patch: pytest.MonkeyPatch) -> None:
 @bug
 def the_last_with_an_id_is_the_one_that_runs(patch: pytest.MonkeyPatch) -> None:
     def moved(
-        self: AskedIds, request_id: str, source: TopicPartition, offset: int, waiting: Any
+        self: AskedIds, request_id: str, source: TopicPartition, offset: int, *rest: Any
     ) -> Asked | None:
-        found = ask(self, request_id, source, offset, waiting)
+        found = ask(self, request_id, source, offset, *rest)
         if found is not None and not found.answered:
             found.source, found.offset = source, offset
         return found
@@ -86,7 +86,7 @@ def the_last_with_an_id_is_the_one_that_runs(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def who_asks_again_is_not_noted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AskedIds, "ask", lambda self, *of: ask(self, *of[:3], None))
+    patch.setattr(AskedIds, "ask", lambda self, *of: ask(self, *of[:3], None, *of[4:]))
 
 
 @bug
@@ -97,12 +97,12 @@ def only_the_last_who_asks_again_is_told(patch: pytest.MonkeyPatch) -> None:
 @bug
 def who_waits_is_told_by_any_answer_to_the_id(patch: pytest.MonkeyPatch) -> None:
     def any_answer(
-        self: AskedIds, request_id: str, source: TopicPartition, offset: int, location: Location | None
+        self: AskedIds, request_id: str, source: TopicPartition, offset: int, *rest: Any
     ) -> tuple[ReplyAddress, ...]:
         running = self._running.get(request_id)
         if running is not None and running.source is not None:
             source, offset = running.source, running.offset
-        return answered(self, request_id, source, offset, location)
+        return answered(self, request_id, source, offset, *rest)
 
     patch.setattr(AskedIds, "answered", any_answer)
 
@@ -155,6 +155,79 @@ def all_results_lie_in_the_first_place(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+# --- replays ---
+
+
+@bug
+def a_replay_is_answered_by_any_result(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AskedIds, "ask", lambda self, *of: ask(self, *of[:4]))
+
+
+@bug
+def a_replay_runs_whatever_is_known(patch: pytest.MonkeyPatch) -> None:
+    def again(self: AskedIds, *of: Any) -> Asked | None:
+        return ask(self, *("again" if each == "unless_ok" else each for each in of))
+
+    patch.setattr(AskedIds, "ask", again)
+
+
+@bug
+def a_replay_runs_beside_what_runs(patch: pytest.MonkeyPatch) -> None:
+    def beside(self: AskedIds, request_id: str, *of: Any) -> Asked | None:
+        return None if of[3:] == ("again",) else ask(self, request_id, *of)
+
+    patch.setattr(AskedIds, "ask", beside)
+
+
+@bug
+def again_is_a_replay_like_any_other(patch: pytest.MonkeyPatch) -> None:
+    def once(self: AskedIds, *of: Any) -> Asked | None:
+        return ask(self, *("unless_ok" if each == "again" else each for each in of))
+
+    patch.setattr(AskedIds, "ask", once)
+
+
+@bug
+def every_result_counts_as_ok(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AskedIds, "answered", lambda self, *of: answered(self, *of[:4], "ok"))
+
+
+@bug
+def no_result_counts_as_ok(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AskedIds, "answered", lambda self, *of: answered(self, *of[:4], "failed"))
+
+
+@bug
+def what_follows_an_ok_takes_its_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AskedIds, "_entry", lambda self, request_id, number, *, ok: number << 1 | ok)
+
+
+@bug
+def only_what_is_ok_is_remembered(patch: pytest.MonkeyPatch) -> None:
+    def if_ok(
+        self: AskedIds, request_id: str, source: Any, offset: int, location: Location | None, status: Status
+    ) -> tuple[ReplyAddress, ...]:
+        return answered(self, request_id, source, offset, location, status if status == "ok" else "rejected")
+
+    patch.setattr(AskedIds, "answered", if_ok)
+
+
+@bug
+def every_result_in_the_rebuilt_window_counts_as_ok(patch: pytest.MonkeyPatch) -> None:
+    def all_ok(self: AskedIds, ids: Iterable[AnsweredId], *at: Any) -> None:
+        remember(self, [each._replace(ok=True) for each in ids], *at)
+
+    patch.setattr(AskedIds, "remember", all_ok)
+
+
+@bug
+def no_result_in_the_rebuilt_window_counts_as_ok(patch: pytest.MonkeyPatch) -> None:
+    def none_ok(self: AskedIds, ids: Iterable[AnsweredId], *at: Any) -> None:
+        remember(self, [each._replace(ok=False) for each in ids], *at)
+
+    patch.setattr(AskedIds, "remember", none_ok)
+
+
 # --- a new tenure, a new worker ---
 
 
@@ -185,7 +258,7 @@ def the_window_is_not_rebuilt(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def the_window_is_rebuilt_backwards(patch: pytest.MonkeyPatch) -> None:
-    def backwards(self: AskedIds, ids: Iterable[tuple[str, int]], topic: str, partition: int) -> None:
+    def backwards(self: AskedIds, ids: Iterable[AnsweredId], topic: str, partition: int) -> None:
         remember(self, list(ids)[::-1], topic, partition)
 
     patch.setattr(AskedIds, "remember", backwards)

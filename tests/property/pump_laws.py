@@ -54,10 +54,12 @@ class GroupLaws:
     replies: list[Replies]
     seen_records: int
     answers: Counter[tuple[TopicPartition, int]]
+    ok: set[tuple[TopicPartition, int]]
     finished: list[tuple[FakeWorker, Work]]
     know_of_death: list[FakeWorker]
     removed: set[tuple[TopicPartition, int]]
     commit: Any
+    send_one: Any
     dies: Any
     finish_some: Any
     give_back: Any
@@ -74,9 +76,12 @@ class GroupLaws:
         self.seen_records = len(self.kafka.published)
         for record in new:
             if record.topic == NAMES.results:
-                provenance = Codec().decode(Result, record.value).message.provenance
+                result = Codec().decode(Result, record.value).message
+                provenance = result.provenance
                 source = TopicPartition(provenance.source_topic, provenance.source_partition)
                 self.answers[source, provenance.source_offset] += 1
+                if result.status == "ok":
+                    self.ok.add((source, provenance.source_offset))
         assert [place for place, count in self.answers.items() if count > 1] == [], "published twice"
         done = {place for place in self.sent if self.is_committed(place)}
         done -= self.removed - self.answers.keys()
@@ -179,6 +184,7 @@ class GroupLaws:
         try:
             self.run_until_quiet()
             self.everything_is_answered()
+            self.replays_run_unless_there_is_an_ok()
         finally:
             self.patch.undo()
 
@@ -238,15 +244,33 @@ class GroupLaws:
         self.nobody_is_told_of_anothers_answer()
 
     def each_id_is_answered_once(self) -> None:
-        """However often it was sent, and in whatever lanes of its unit."""
+        """However often it was sent, and in whatever lanes of its unit; by a replay once more, but once with `ok`."""
+        for asked, where in self.places_by_id().items():
+            answers = sum(self.answers[place] for place in where)
+            replays = sum(self.sent[place][1] == "replay" for place in where)
+            assert len(self.ok.intersection(where)) <= 1, f"twice ok: {asked}"
+            assert answers <= 1 + replays, f"answered twice: {asked}"
+            assert answers >= 1 or self.removed.intersection(where), f"not answered: {asked}"
+
+    def places_by_id(self) -> dict[tuple[int, str], list[tuple[TopicPartition, int]]]:
+        """Where the requests of each id of a unit lie, but for those that cannot be served."""
         places: dict[tuple[int, str], list[tuple[TopicPartition, int]]] = {}
         for (tp, offset), (request_id, kind) in self.sent.items():
             if kind != "bad":
                 places.setdefault((tp.partition, request_id), []).append((tp, offset))
-        for asked, where in places.items():
-            answers = sum(self.answers[place] for place in where)
-            assert answers <= 1, f"answered twice: {asked}"
-            assert answers == 1 or self.removed.intersection(where), f"not answered: {asked}"
+        return places
+
+    def replays_run_unless_there_is_an_ok(self) -> None:
+        """Each id is replayed: those without an `ok` get one, and no other is answered again."""
+        places = self.places_by_id()
+        without = {asked for asked, where in places.items() if not self.ok.intersection(where)}
+        answers = sum(self.answers.values())
+        for unit, request_id in places:
+            self.send_one(next(tp for tp in SOURCES if tp.partition == unit), "replay", request_id)
+        self.run_until_quiet()
+        assert sum(self.answers.values()) == answers + len(without), "a replay that ran, or did not"
+        for asked, where in self.places_by_id().items():
+            assert len(self.ok.intersection(where)) == 1, f"replayed, and not ok: {asked}"
 
 
 def is_poison(work: Work) -> bool:

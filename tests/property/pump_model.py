@@ -45,7 +45,10 @@ from headrace.workers.work import Work
 
 KINDS = st.lists(
     st.sampled_from(
-        ["good", "good", "good", "bad", "marker", "registry", "tenant", "again", "bad again", "poison"]
+        [
+            *("good", "good", "good", "bad", "marker", "registry", "tenant", "again", "bad again", "poison"),
+            "replay",
+        ]
     ),
     min_size=1,
     max_size=6,
@@ -102,6 +105,7 @@ class Group(GroupLaws, RuleBasedStateMachine):
         self.replies: list[Replies] = [worker.replies for worker in self.workers]
         self.seen_records = 0
         self.answers: Counter[tuple[TopicPartition, int]] = Counter()
+        self.ok: set[tuple[TopicPartition, int]] = set()  # of `answers`
         self.finished: list[tuple[FakeWorker, Work]] = []
         self.know_of_death: list[FakeWorker] = []
         self.removed: set[tuple[TopicPartition, int]] = set()  # by retention, before they were answered
@@ -133,10 +137,13 @@ class Group(GroupLaws, RuleBasedStateMachine):
         ]
         self.ids += 1
         request_id = f"r{self.ids}"
-        if kind.endswith("again"):
+        if kind.endswith("again") or kind == "replay":
             if not earlier:
                 return
             request_id = earlier[-1]
+        self.send_one(tp, kind, request_id)
+
+    def send_one(self, tp: TopicPartition, kind: str, request_id: str) -> None:
         value: dict[str, Any] = {"id": request_id, "prompt": "x"}
         if kind.startswith("bad"):
             value["bogus"] = 1
@@ -152,6 +159,8 @@ class Group(GroupLaws, RuleBasedStateMachine):
             ("reply-partition", b"0"),
             ("correlation-id", caller.encode()),
         )
+        if kind == "replay":
+            headers += (("headrace-replay", b"1"),)
         offset = self.kafka.append(tp, Message(json.dumps(value).encode(), headers))
         self.sent[tp, offset] = request_id, "bad" if kind.startswith("bad") else kind
 

@@ -18,16 +18,19 @@ from hypothesis.stateful import (
 from property.asked_mutants import BUGS
 from property_examples import EXAMPLES
 
-from headrace.consumers.records import TopicPartition
+from headrace.consumers.records import AnsweredId, TopicPartition
 from headrace.schemas.messages import Location
 from headrace.workers.asked import Asked, AskedIds
-from headrace.workers.work import ReplyAddress
+from headrace.workers.work import Replay, ReplyAddress
 
 UNIT = 3
 LANES = [TopicPartition(f"requests.{lane}", UNIT) for lane in ("interactive", "standard", "backfill")]
 RESULTS, TENANT = "results", "tenant.results"
 IDS = st.sampled_from("abcdef")  # more than a window holds
 LANE = st.sampled_from(LANES)
+OK = st.sampled_from([True, True, False])
+REPLAYS: st.SearchStrategy[Replay] = st.sampled_from(["no", "no", "no", "unless_ok", "unless_ok", "again"])
+Sent = tuple[str, Replay]  # an id, and whether it is a replay
 
 Place = tuple[TopicPartition, int]  # where a request lies
 
@@ -39,6 +42,7 @@ class Done:
     request_id: str
     at: Place
     result: bool
+    ok: bool = True
     elsewhere: bool = False  # its result goes to a topic of its own
 
 
@@ -48,9 +52,10 @@ class UnitAndWorkers(RuleBasedStateMachine):
     @initialize(window=st.sampled_from([0, 1, 2, 3, 4]))
     def begin(self, window: int) -> None:
         self.window = window
-        self.requests: dict[TopicPartition, list[str]] = {lane: [] for lane in LANES}
+        self.requests: dict[TopicPartition, list[Sent]] = {lane: [] for lane in LANES}
         self.done: set[Place] = set()
-        self.results: list[str] = []  # ids, by offset in the results' partition; "" is a transaction marker
+        # By offset in the results' partition; "" is a transaction marker.
+        self.results: list[tuple[str, bool]] = []
         self.callers = 0
         self.new_worker()
 
@@ -59,27 +64,30 @@ class UnitAndWorkers(RuleBasedStateMachine):
         self.positions = dict.fromkeys(LANES, 0)
         self.running: dict[str, Place] = {}
         self.waiting: dict[str, list[ReplyAddress]] = {}  # for what runs, in the order of asking
-        self.latest: dict[str, Location] = {}  # of each id's results that this worker knows or could know
-        self.answers: list[
-            str
-        ] = []  # ids of results of this unit, in order, as far as this worker can know them
+        # Of each id's results that this worker knows or could know, and of those that are `ok`.
+        self.latest: dict[str, Location] = {}
+        self.latest_ok: dict[str, Location] = {}
+        # Ids of results of this unit, in order, as far as this worker can know them, and whether they are `ok`.
+        self.answers: list[tuple[str, bool]] = []
         self.pending: list[Done] = []
         self.batch: list[Done] = []
-        ids = [(each, offset) for offset, each in enumerate(self.results) if each]
+        ids = [AnsweredId(each, offset, ok) for offset, (each, ok) in enumerate(self.results) if each]
         recent = ids[len(ids) - self.window :] if self.window < len(ids) else ids
         self.known.remember(recent, RESULTS, UNIT)
-        for request_id, offset in recent:
-            self.note_answer(request_id, Location(topic=RESULTS, partition=UNIT, offset=offset))
+        for request_id, offset, ok in recent:
+            self.note_answer(request_id, Location(topic=RESULTS, partition=UNIT, offset=offset), ok)
 
-    def note_answer(self, request_id: str, location: Location) -> None:
-        self.answers.append(request_id)
+    def note_answer(self, request_id: str, location: Location, ok: bool) -> None:
+        self.answers.append((request_id, ok))
         self.latest[request_id] = location
+        if ok:
+            self.latest_ok[request_id] = location
 
     # --- what callers do ---
 
-    @rule(lane=LANE, request_id=IDS)
-    def sends(self, lane: TopicPartition, request_id: str) -> None:
-        self.requests[lane].append(request_id)
+    @rule(lane=LANE, request_id=IDS, replay=REPLAYS)
+    def sends(self, lane: TopicPartition, request_id: str, replay: Replay) -> None:
+        self.requests[lane].append((request_id, replay))
 
     # --- what the worker does ---
 
@@ -94,14 +102,14 @@ class UnitAndWorkers(RuleBasedStateMachine):
         at = (lane, offset)
         if at in self.done or self.in_hand(at):
             return
-        request_id = self.requests[lane][offset]
+        request_id, replay = self.requests[lane][offset]
         if refused:
-            self.pending.append(Done(request_id, at, result=True, elsewhere=elsewhere))
+            self.pending.append(Done(request_id, at, result=True, ok=False, elsewhere=elsewhere))
             return
         self.callers += 1
         caller = ReplyAddress("replies", 0, str(self.callers))
-        seen = self.known.ask(request_id, lane, offset, caller)
-        self.check_seen(request_id, seen)
+        seen = self.known.ask(request_id, lane, offset, caller, replay)
+        self.check_seen(request_id, replay, seen)
         if seen is None:
             self.running[request_id] = at
             self.waiting[request_id] = []
@@ -110,18 +118,28 @@ class UnitAndWorkers(RuleBasedStateMachine):
             self.waiting[request_id].append(caller)
         self.pending.append(Done(request_id, at, result=False))
 
-    def check_seen(self, request_id: str, seen: Asked | None) -> None:
+    def check_seen(self, request_id: str, replay: Replay, seen: Asked | None) -> None:
+        recent = self.answers[max(0, len(self.answers) - self.window) :]
         if request_id in self.running:
             assert seen is not None, "a second generation of what runs"
             assert not seen.answered, "it runs, and its answer is to come"
-        elif request_id in self.answers[len(self.answers) - self.window :] and self.window:
-            assert seen is not None, "a second generation within the window"
+        elif replay == "again" or (replay == "unless_ok" and request_id not in self.latest_ok):
+            assert seen is None, "a replay that is not run, and no `ok` is known"
+        elif (request_id, True) in recent:
+            assert seen is not None, "a second generation within the window, of what is ok"
             assert seen.answered, "it runs no more"
-            assert seen.location == self.latest[request_id]
+            assert seen.location == self.latest_ok[request_id]
+        elif replay == "no" and (request_id, False) in recent:
+            assert seen is not None, "a second generation within the window"
+            self.check_known(request_id, seen)
         elif seen is not None:
             assert self.window, "without a window only what runs is known"
-            assert seen.answered, "it runs no more"
-            assert seen.location == self.latest[request_id]
+            self.check_known(request_id, seen)
+
+    def check_known(self, request_id: str, seen: Asked) -> None:
+        assert seen.answered, "it runs no more"
+        # An `ok` that has left the window may be known still, and is told rather than what came after it.
+        assert seen.location in (self.latest[request_id], self.latest_ok.get(request_id))
 
     @rule(lane=LANE, refused=st.sampled_from([False, False, False, True]), elsewhere=st.booleans())
     def reads_a_request(self, lane: TopicPartition, refused: bool, elsewhere: bool) -> None:
@@ -135,26 +153,27 @@ class UnitAndWorkers(RuleBasedStateMachine):
         caller = ReplyAddress("replies", 0, "the first again")
         assert self.known.ask(request_id, lane, offset, caller) is None, "it is no duplicate of itself"
 
-    @rule(data=st.data(), elsewhere=st.booleans())
+    @rule(data=st.data(), ok=OK, elsewhere=st.booleans())
     @precondition(lambda self: self.generating())
-    def finishes(self, data: st.DataObject, elsewhere: bool) -> None:
+    def finishes(self, data: st.DataObject, ok: bool, elsewhere: bool) -> None:
         request_id = data.draw(st.sampled_from(self.generating()))
-        self.pending.append(Done(request_id, self.running[request_id], result=True, elsewhere=elsewhere))
+        at = self.running[request_id]
+        self.pending.append(Done(request_id, at, result=True, ok=ok, elsewhere=elsewhere))
 
-    @rule(sent=st.lists(st.tuples(IDS, st.booleans()), min_size=1, max_size=6))
+    @rule(sent=st.lists(st.tuples(st.tuples(IDS, REPLAYS), st.booleans(), OK), min_size=1, max_size=6))
     @precondition(lambda self: not self.batch)
-    def answers_all(self, sent: list[tuple[str, bool]]) -> None:
+    def answers_all(self, sent: list[tuple[Sent, bool, bool]]) -> None:
         """All that there is, and then some more of one lane, each in a transaction of its own."""
         self.finish_all()
         lane = LANES[0]
-        for request_id, refused in sent:
-            self.requests[lane].append(request_id)
+        for each, refused, ok in sent:
+            self.requests[lane].append(each)
             while self.positions[lane] < len(self.requests[lane]):
                 self.read(lane, refused=refused, elsewhere=False)
-            self.finish_all()
+            self.finish_all(ok=ok)
 
-    def finish_all(self) -> None:
-        self.pending += [Done(each, self.running[each], result=True) for each in self.generating()]
+    def finish_all(self, *, ok: bool = True) -> None:
+        self.pending += [Done(each, self.running[each], result=True, ok=ok) for each in self.generating()]
         self.batch, self.pending = self.batch + self.pending, []
         self.commits()
 
@@ -174,15 +193,16 @@ class UnitAndWorkers(RuleBasedStateMachine):
         for each, location in zip(self.batch, locations, strict=True):
             if location is None:
                 continue
-            waiting = self.known.answered(each.request_id, *each.at, location)
+            status = "ok" if each.ok else "failed"
+            waiting = self.known.answered(each.request_id, *each.at, location, status)
             if self.running.get(each.request_id) == each.at:
                 del self.running[each.request_id]
                 assert list(waiting) == self.waiting.pop(each.request_id)
-                self.note_answer(each.request_id, location)
+                self.note_answer(each.request_id, location, each.ok)
             else:
                 assert waiting == (), "this was refused, and what others wait for is to come"
                 if each.request_id not in self.running:
-                    self.note_answer(each.request_id, location)
+                    self.note_answer(each.request_id, location, each.ok)
         self.batch = []
 
     def broker_commits(self) -> list[Location | None]:
@@ -195,8 +215,8 @@ class UnitAndWorkers(RuleBasedStateMachine):
                 locations.append(Location(topic=TENANT, partition=0, offset=len(self.results)))
             else:
                 locations.append(Location(topic=RESULTS, partition=UNIT, offset=len(self.results)))
-                self.results.append(each.request_id)
-        self.results.append("")
+                self.results.append((each.request_id, each.ok))
+        self.results.append(("", False))
         return locations
 
     @rule()
@@ -204,9 +224,9 @@ class UnitAndWorkers(RuleBasedStateMachine):
     def is_refused(self) -> None:
         self.pending, self.batch = self.batch + self.pending, []
 
-    @rule(lane=LANE, committed=st.booleans(), resent=st.none() | st.tuples(LANE, IDS))
+    @rule(lane=LANE, committed=st.booleans(), resent=st.none() | st.tuples(LANE, st.tuples(IDS, REPLAYS)))
     def loses_a_lane_and_gets_it_back(
-        self, lane: TopicPartition, committed: bool, resent: tuple[TopicPartition, str] | None
+        self, lane: TopicPartition, committed: bool, resent: tuple[TopicPartition, Sent] | None
     ) -> None:
         """`resent`: what arrives in another lane while a transaction of the lost one is under way."""
         in_transaction = {each.at[1] for each in self.batch if each.at[0] == lane}

@@ -14,9 +14,10 @@ from fake_worker import METADATA_LIMIT, NAMES, FakeWorker
 
 from headrace.consumers import offset_encoding
 from headrace.consumers.offsets import PartitionOffsets
-from headrace.consumers.records import CommitPoint, TopicPartition
+from headrace.consumers.records import AnsweredId, CommitPoint, TopicPartition
 from headrace.consumers.starting import Park, Start, where_to_start
 from headrace.schemas.headers import REQUEST_ID
+from headrace.workers import intake as intake_module
 from headrace.workers import openings as openings_module
 from headrace.workers.answers import Answers
 from headrace.workers.asked import AskedIds
@@ -214,13 +215,37 @@ def rejected_results_in_the_rebuilt_window_count_as_answers(patch: pytest.Monkey
     # Of the fake's reader of results; that of Kafka has a test of its own.
     def all_of_them(self: FakeWorker, unit: int) -> None:
         results = [
-            (dict(record.headers)[REQUEST_ID].decode(), offset)
+            AnsweredId(dict(record.headers)[REQUEST_ID].decode(), offset, ok=False)
             for offset, record in enumerate(self.member.kafka.published)
             if record.topic == NAMES.results and record.partition == unit
         ]
         self.pump.window_read(unit, results)
 
     patch.setattr(FakeWorker, "ask", all_of_them)
+
+
+@bug
+def a_replay_is_a_request_like_any_other(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(intake_module, "replay_of", lambda headers: "no")
+
+
+@bug
+def a_replay_runs_whatever_is_known(patch: pytest.MonkeyPatch) -> None:
+    replay_of = intake_module.replay_of
+    patch.setattr(intake_module, "replay_of", lambda headers: "no" if replay_of(headers) == "no" else "again")
+
+
+@bug
+def what_failed_in_the_rebuilt_window_counts_as_ok(patch: pytest.MonkeyPatch) -> None:
+    # Of the fake's reader of results; that of Kafka has a test of its own.
+    open_window = Ledger.open_window
+    patch.setattr(
+        Ledger,
+        "open_window",
+        lambda self, unit, ids, topic: open_window(
+            self, unit, [each._replace(ok=True) for each in ids], topic
+        ),
+    )
 
 
 # --- partitions ---

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.consumers.records import TopicPartition
+from headrace.consumers.records import AnsweredId, TopicPartition
 from headrace.schemas.messages import Location
 from headrace.workers.asked import AskedIds
 from headrace.workers.work import ReplyAddress
@@ -87,7 +87,8 @@ def test_results_of_several_topics_keep_their_places() -> None:
 
 def test_what_an_earlier_owner_answered_is_remembered_the_newest_last() -> None:
     asked = AskedIds(2)
-    asked.remember([("forgotten", 0), ("a", 1), ("b", 2), ("c", 3), ("a", 5)], RESULTS, 3)
+    ids = [("forgotten", 0), ("a", 1), ("b", 2), ("c", 3), ("a", 5)]
+    asked.remember([AnsweredId(*each, ok=True) for each in ids], RESULTS, 3)
     found = {name: asked.ask(name, STANDARD, 0, None) for name in ("a", "c", "forgotten", "new")}
     assert {name: each and each.location for name, each in found.items()} == {
         "a": lies_at(5),
@@ -130,8 +131,69 @@ def test_what_is_in_a_transaction_when_its_lane_goes_is_not_run_beside_it() -> N
 
 def test_without_a_window_only_what_runs_is_known() -> None:
     asked = AskedIds(0)
-    asked.remember([("a", 1)], RESULTS, 3)
+    asked.remember([AnsweredId("a", 1, ok=True)], RESULTS, 3)
     assert asked.ask("a", STANDARD, 0, None) is None
     assert asked.ask("a", STANDARD, 1, address("second")) is not None
     assert asked.answered("a", STANDARD, 0, lies_at(2)) == (address("second"),)
     assert asked.ask("a", STANDARD, 2, None) is None
+
+
+# --- replays ---
+
+
+def test_a_replay_runs_unless_an_ok_is_known_and_again_runs_whatever_is_known() -> None:
+    asked = AskedIds(10)
+    asked.remember([AnsweredId("failed", 1, ok=False), AnsweredId("ok", 2, ok=True)], RESULTS, 3)
+    assert asked.ask("failed", STANDARD, 0, None) is not None, "for whoever sends it again it is answered"
+    assert asked.ask("failed", STANDARD, 1, None, "unless_ok") is None
+    seen = asked.ask("ok", STANDARD, 2, None, "unless_ok")
+    assert seen is not None
+    assert (seen.answered, seen.location) == (True, lies_at(2))
+    assert asked.ask("ok", STANDARD, 3, None, "again") is None
+
+
+def test_no_replay_runs_beside_what_runs() -> None:
+    asked = AskedIds(10)
+    asked.ask("a", STANDARD, 0, None)
+    for offset, replay in ((1, "unless_ok"), (2, "again")):
+        seen = asked.ask("a", STANDARD, offset, address(replay), replay)
+        assert seen is not None
+        assert not seen.answered
+    assert asked.answered("a", STANDARD, 0, lies_at(1), "failed") == (address("unless_ok"), address("again"))
+    assert asked.ask("a", STANDARD, 3, None, "unless_ok") is None
+
+
+def test_what_comes_after_an_ok_does_not_make_room_for_a_replay() -> None:
+    asked = AskedIds(10)
+    asked.ask("a", STANDARD, 0, None)
+    asked.answered("a", STANDARD, 0, lies_at(1), "ok")
+    asked.ask("a", STANDARD, 1, None, "again")
+    asked.answered("a", STANDARD, 1, lies_at(2), "failed")
+    rebuilt = AskedIds(10)
+    rebuilt.remember([AnsweredId("a", 1, ok=True), AnsweredId("a", 2, ok=False)], RESULTS, 3)
+    for known in (asked, rebuilt):
+        seen = known.ask("a", STANDARD, 2, None, "unless_ok")
+        assert seen is not None
+        assert seen.location == lies_at(1), "its good answer"
+
+
+def test_a_replay_that_is_ok_after_a_failure_is_the_answer_from_then_on() -> None:
+    asked = AskedIds(10)
+    asked.remember([AnsweredId("a", 1, ok=False)], RESULTS, 3)
+    asked.ask("a", STANDARD, 0, None, "unless_ok")
+    asked.answered("a", STANDARD, 0, lies_at(7), "ok")
+    for replay in ("no", "unless_ok"):
+        seen = asked.ask("a", STANDARD, 1, None, replay)
+        assert seen is not None
+        assert seen.location == lies_at(7)
+
+
+def test_an_ok_whose_place_is_not_known_is_told_from_a_failure_whose_place_is_not() -> None:
+    asked = AskedIds(10)
+    for number, status in enumerate(("ok", "failed")):
+        asked.ask(status, STANDARD, number, None)
+        asked.answered(status, STANDARD, number, None, status)
+    assert asked.ask("failed", STANDARD, 5, None, "unless_ok") is None
+    seen = asked.ask("ok", STANDARD, 6, None, "unless_ok")
+    assert seen is not None
+    assert (seen.answered, seen.location) == (True, None)

@@ -10,7 +10,7 @@ from fake_kafka import FakeControl, FakeKafka, FakeMember
 from fake_worker import METADATA_LIMIT, NAMES, SOURCES, Clock
 from worker_turns import accept, clock_by_hand, send
 
-from headrace.consumers.records import CommitPoint, TopicPartition
+from headrace.consumers.records import AnsweredId, CommitPoint, TopicPartition
 from headrace.consumers.starting import Acceptance
 from headrace.producers.kafka import CommitBatch
 from headrace.schemas.errors import KafkaUnavailable
@@ -67,7 +67,7 @@ class Door:
         self.member = Member(kafka)
         self.ledger = Ledger(commit_interval_s=0.1, metadata_limit=METADATA_LIMIT)
         self.control = Told(kafka)
-        self.told: dict[int, list[tuple[str, int]]] = {}
+        self.told: dict[int, list[AnsweredId]] = {}
         self.endings: dict[str, Future[None]] = {}
         self.openings = Openings(
             source=self.member,
@@ -92,10 +92,10 @@ class Door:
         LOG.append(f"no window {unit}")
         self.told.pop(unit, None)
 
-    def take(self, unit: int, ids: list[tuple[str, int]]) -> bool:
+    def take(self, unit: int, ids: list[AnsweredId]) -> bool:
         return self.told.pop(unit, None) is ids
 
-    def window_is_read(self, unit: int, *ids: tuple[str, int]) -> None:
+    def window_is_read(self, unit: int, *ids: AnsweredId) -> None:
         self.told[unit] = list(ids)
         self.openings.window_read(unit, self.told[unit])
 
@@ -187,7 +187,7 @@ def test_the_window_is_read_after_the_offsets_and_before_the_first_poll(door: Do
     assert LOG == ["offsets of 2", "window 0"], "one for all lanes of a unit"
     assert not door.openings.advance()
     assert door.member.positions == {STANDARD: None, INTERACTIVE: None}
-    door.window_is_read(0, ("r1", 5))
+    door.window_is_read(0, AnsweredId("r1", 5, ok=True))
     assert door.openings.advance()
     assert LOG[2:] == ["start at 0", "start at 0"]
     seen = door.ledger.ask(STANDARD, "r1", 0, None)
@@ -200,7 +200,7 @@ def test_a_window_that_comes_after_its_unit_has_gone_and_come_back_is_that_of_it
 ) -> None:
     door.assign(STANDARD)
     door.openings.advance()
-    before = door.told[0] = [("r1", 5)]  # it is on its way
+    before = door.told[0] = [AnsweredId("r1", 5, ok=True)]  # it is on its way
     door.openings.forget(STANDARD)
     assert LOG[-1] == "no window 0"
     door.openings.window_read(0, before)

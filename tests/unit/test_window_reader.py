@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from waiting import wait_until
 
+from headrace.consumers.records import AnsweredId
 from headrace.schemas.errors import HeadraceError, KafkaUnavailable
 from headrace.schemas.settings import Settings
 from headrace.topics.names import ContractNames
@@ -48,7 +49,7 @@ class Results:
             raise self.failures.pop(0)
         if partition in self.failing_units:
             raise KafkaUnavailable(f"unit {partition} has no leader")
-        return [(f"id of {partition} at read {len(self.reads)}", 7)]
+        return [AnsweredId(f"id of {partition} at read {len(self.reads)}", 7, ok=True)]
 
     def give_up(self) -> None:
         self.given_up.set()
@@ -104,7 +105,7 @@ def test_each_unit_is_read_with_one_client_in_the_order_of_asking(running: Runni
     assert running.wait_for_told(3) == [3, 1, 2]
     assert running.results.reads == [(3, 10), (1, 10), (2, 10)]
     assert running.results.opened == 1
-    assert running.told[0][1] == [("id of 3 at read 1", 7)]
+    assert running.told[0][1] == [("id of 3 at read 1", 7, True)]
     assert running.threads == {running.thread.ident}
 
 
@@ -148,7 +149,7 @@ def test_a_unit_that_went_and_came_back_while_it_was_read_is_read_anew(running: 
     running.reader.ask(1)
     running.results.hold.set()
     assert running.wait_for_told(1) == [1]
-    assert running.told[0][1] == [("id of 1 at read 2", 7)]
+    assert running.told[0][1] == [("id of 1 at read 2", 7, True)]
 
 
 def test_what_was_told_before_the_unit_went_and_came_back_is_not_to_be_taken(running: Running) -> None:
