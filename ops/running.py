@@ -43,6 +43,7 @@ def engine_for(kind: EngineKind, package: Package, settings: Settings) -> Engine
         structured_outputs_backend=package.backend,
         tokenizer=package.tokenizer,
         revision=package.revision,
+        reasoning_parser=package.reasoning_parser,
     )
 
 
@@ -69,8 +70,14 @@ def run_worker(
     """Serve until SIGTERM or SIGINT: the first drains and leaves, a second leaves at once.
 
     `on_ready` is called once the engine has answered a probe and the worker is in its group.
-    Raises what made the worker stop, if it was anything else.
+    Raises PackageError where the package does not speak its frozen contract, and what made the worker stop, if it was
+    anything else.
     """
+    from headrace.ops.contracts import contract_to_serve
+
+    # Before an engine is loaded for a package that may not serve.
+    frozen = contract_to_serve(settings, package)
+
     # Before vLLM's import: it reads the environment, and torch its thread settings, only then.
     from headrace.workers.worker import Worker
 
@@ -80,6 +87,7 @@ def run_worker(
             package=package,
             engine=engine_for(kind, package, settings),
             slot=slot_for(settings),
+            result_schema=None if frozen is None else frozen.result_schema,
         )
         signals = 0
 

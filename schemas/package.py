@@ -35,8 +35,10 @@ MAX_FILE_BYTES = 1024 * 1024  # of package.toml and of each file that it names
 
 DEFAULT_BACKEND: Backend = "guidance"
 
+_HOOKS = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<class_name>[A-Za-z_]\w*)", re.ASCII)
+
 # Known and described, and not served yet: refused, so that nobody believes them in effect.
-NOT_SERVED = ("hooks", "reasoning_parser", "tool_parser")
+NOT_SERVED = ("tool_parser",)
 # What the package says elsewhere, or Headrace decides.
 NOT_FOR_ENGINE = {
     "model": "set weights",
@@ -44,6 +46,7 @@ NOT_FOR_ENGINE = {
     "revision": "set revision at the top",
     "served_model_name": "set model at the top",
     "structured_outputs_config": "set structured_outputs at the top",
+    "reasoning_parser": "set reasoning_parser at the top",
     "scheduling_policy": "Headrace serves its lanes by priority",
 }
 
@@ -78,6 +81,27 @@ class _PackageFile(_Strict):
     structured_outputs: Backend | None = None
     order: Literal["key"] | None = None
     max_attempts: Annotated[int, Field(ge=1, le=5)] = 1
+    reasoning_parser: Annotated[str, Field(min_length=1)] | None = None
+    hooks: Annotated[str, Field(min_length=1)] | None = None
+    hooks_timeout_s: Annotated[float, Field(gt=0, le=600)] = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HooksSource:
+    """Where a package's hooks are: `module:Class`.
+
+    `file` and `text` are the module's where it lies beside package.toml; without them it is one that can be imported.
+    """
+
+    module: str
+    class_name: str
+    file: Path | None
+    text: str | None
+
+    @property
+    def name(self) -> str:
+        """As the package writes it."""
+        return f"{self.module}:{self.class_name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +110,8 @@ class Package:
 
     `weights` and `tokenizer` are a path (absolute) where the package means one, else a hub's id. `engine` has
     vLLM's engine arguments, passed on as they are. `digest` is of package.toml and of every file that it
-    names, not of the weights. `constraint` and `output_check` are those of `output`.
+    names, its hooks' module beside it among them, not of the weights. `constraint` and `output_check` are those of
+    `output`. `reasoning_parser` is one of vLLM's, checked when the engine is loaded.
     """
 
     model: str
@@ -103,6 +128,9 @@ class Package:
     structured_outputs: Backend | None
     order: Literal["key"] | None  # "key": one request of a key in flight at a time, in the order of the log
     max_attempts: int  # generations of one request, where its output is invalid and another could differ
+    reasoning_parser: str | None
+    hooks: HooksSource | None
+    hooks_timeout_s: float  # for each call of a hook
     file: Path
     digest: str
     constraint: OutputConstraint | None
@@ -176,6 +204,9 @@ class _Loading:
             structured_outputs=fields.structured_outputs,
             order=fields.order,
             max_attempts=fields.max_attempts,
+            reasoning_parser=fields.reasoning_parser,
+            hooks=self._hooks(fields.hooks),
+            hooks_timeout_s=fields.hooks_timeout_s,
             file=self.file,
             digest=self._digest(),
             constraint=constraint,
@@ -261,6 +292,23 @@ class _Loading:
             if isinstance(given, str):
                 raise PackageError(str(error), file=self.directory / given, key=key) from None
             raise self.fault(str(error), key) from None
+
+    def _hooks(self, given: str | None) -> HooksSource | None:
+        if given is None:
+            if "hooks_timeout_s" in self.fields.model_fields_set:
+                raise self.fault("is the time limit of hooks, and there are no hooks", "hooks_timeout_s")
+            return None
+        named = _HOOKS.fullmatch(given)
+        if named is None:
+            raise self.fault(
+                f"must be module:Class, for example hooks:TagHooks (given: {given[:80]!r})", "hooks"
+            )
+        module, class_name = named["module"], named["class_name"]
+        beside = module.replace(".", "/") + ".py"
+        if not (self.directory / beside).is_file():
+            return HooksSource(module, class_name, None, None)
+        text = self._named(beside, "hooks")
+        return HooksSource(module, class_name, self.directory / beside, text)
 
     def _named(self, name: str, *keys: str) -> str:
         """The text of a file that the package names at a key."""

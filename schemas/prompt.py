@@ -1,18 +1,21 @@
 """From a request to a prompt: its messages, its text, or the package's template over its variables. Pure.
 
-Templates are Jinja2 in its sandbox. Whatever a caller's variables make of one is bounded in size.
+Templates are Jinja2 in its sandbox. Whatever a caller's variables make of one is bounded in size and in work: it is
+rendered on the worker's loop, and everybody's tokens wait meanwhile.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import jinja2
 import jinja2.meta
+from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from headrace.schemas.errors import (
@@ -38,6 +41,10 @@ if TYPE_CHECKING:
 MAX_PROMPT_CHARACTERS = 1024 * 1024  # of a rendered prompt, all its messages together
 MAX_WIDTH = 10_000  # that a filter or a string's method pads or splits to
 MAX_POWER_BITS = 4_096  # of the result of `**`
+MAX_STEPS = 200_000  # of a rendering: turns of its loops, and calls
+MAX_CPU_SECONDS = 0.5  # of a rendering whose steps are heavy, each a search through a long list
+_STEPS_A_LOOK = 64  # between two looks at the clock
+_STEPS = " steps"  # the counter's name in a rendering: with a blank, so that no template can say it
 
 # A text for the model as it is, or messages for its chat template.
 RenderedPrompt = str | list[ChatMessage]
@@ -46,7 +53,6 @@ Role = Literal["system", "user", "text"]
 _UNSERVED = {
     "tools": "tools are not served in this release",
     "tool_choice": "tool_choice is not served in this release",
-    "reasoning": "reasoning is not served in this release",
 }
 
 
@@ -113,7 +119,7 @@ class PromptTemplate:
     def _rendered(self, template: jinja2.Template, variables: JsonObject, budget: int) -> str:
         chunks: list[str] = []
         try:
-            for chunk in template.generate(variables):
+            for chunk in template.generate({**variables, _STEPS: _Steps()}):
                 budget -= len(chunk)
                 if budget < 0:
                     raise TemplateFailed(
@@ -150,6 +156,11 @@ def prompt_of(request: Request, package: Package) -> RenderedPrompt:
     for field, why in _UNSERVED.items():
         if getattr(request, field) is not None:
             raise UnsupportedField(why, path=f"/{field}")
+    if request.reasoning is not None and package.reasoning_parser is None:
+        raise UnsupportedField(
+            f"{package.model} {package.version} is no reasoning model: its package has no reasoning_parser",
+            path="/reasoning",
+        )
     if request.messages is not None:
         return request.messages
     if request.prompt is not None:
@@ -240,9 +251,41 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: jinja2.runtime.Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        _steps_of(context).take()  # macros and recursive loops multiply without a loop's turn
         if isinstance(getattr(obj, "__self__", None), str):  # ljust, zfill, ...
             _refuse_width(*args, *kwargs.values())
         return super().call(context, obj, *args, **kwargs)
+
+
+class _Steps:
+    """What one rendering has done. Counted, since nested loops over two lists of a caller's take minutes unbounded
+    and print nothing; the clock is for what a count does not see.
+    """
+
+    def __init__(self) -> None:
+        self._left = MAX_STEPS
+        self._started = time.thread_time()
+
+    def take(self) -> None:
+        """One more. Raises OverflowError beyond the bounds."""
+        self._left -= 1
+        if self._left < 0:
+            raise OverflowError(f"more than {MAX_STEPS:,} turns of loops and calls")
+        if self._left % _STEPS_A_LOOK == 0 and time.thread_time() - self._started > MAX_CPU_SECONDS:
+            raise OverflowError(f"more than {MAX_CPU_SECONDS:g} s of CPU time")
+
+
+def _steps_of(context: jinja2.runtime.Context) -> _Steps:
+    return cast("_Steps", context.resolve(_STEPS))
+
+
+@jinja2.pass_context
+def _counted(context: jinja2.runtime.Context, iterable: Iterable[Any]) -> Iterator[Any]:
+    """What every `for` goes through: see `_compile`."""
+    steps = _steps_of(context)
+    for item in iterable:
+        steps.take()
+        yield item
 
 
 def _refuse_width(*arguments: Any) -> None:
@@ -274,6 +317,7 @@ def _environment() -> _Environment:
     for name in ("batch", "center", "indent", "slice", "wordwrap"):
         environment.filters[name] = _bounded(environment.filters[name])
     environment.filters["tojson"] = _to_json
+    environment.filters[_STEPS] = cast("Any", _counted)  # its stub is the union of Jinja2's own filters
     return environment
 
 
@@ -282,8 +326,11 @@ _ENVIRONMENT = _environment()
 
 def _compile(source: TemplateSource) -> tuple[jinja2.Template, frozenset[str]]:
     try:
-        names = jinja2.meta.find_undeclared_variables(_ENVIRONMENT.parse(source.text))
-        template = _ENVIRONMENT.from_string(source.text)
+        parsed = _ENVIRONMENT.parse(source.text)
+        names = jinja2.meta.find_undeclared_variables(parsed)
+        for loop in parsed.find_all(nodes.For):
+            loop.iter = nodes.Filter(loop.iter, _STEPS, [], [], None, None, lineno=loop.lineno)
+        template = _ENVIRONMENT.from_string(parsed)
     except jinja2.TemplateError as error:
         line = getattr(error, "lineno", None) or 1
         raise PackageError(

@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 # An expired or cancelled request was given up on purpose: there is nothing to look into.
 NO_DEAD_LETTER: frozenset[Status] = frozenset({"ok", "expired", "cancelled"})
 
+# Headers of a request that its result has too.
+_COPIED = frozenset({header.CORRELATION_ID, header.TRACEPARENT, header.REPLAY})
+
 MAX_ERROR_MESSAGE = 2_000  # characters: a library's message may quote all of its input
 
 
@@ -55,12 +58,20 @@ class Served:
     queued_ms: int = 0
     first_token_ms: int | None = None
     output_schema_digest: str | None = None
+    tier: str | None = None  # how much of the output schema decoding enforced
+    attributes: dict[str, str] | None = None  # of the result; None: the request's
     next_seq: int = 0  # of the replies: one more than the last delta's
 
 
 def detail(error: HeadraceError) -> ErrorDetail:
     """An error of ours as it stands in a result."""
     return ErrorDetail(code=error.code, message=error.message[:MAX_ERROR_MESSAGE], path=error.path)
+
+
+def _attributes(work: Work, served: Served) -> dict[str, str]:
+    if served.attributes is not None:
+        return served.attributes
+    return work.request.attributes if work.request else {}
 
 
 def milliseconds_since(appended_ms: int) -> int:
@@ -151,7 +162,7 @@ class Answers:
             return self._bare(work, ErrorDetail(code="internal_error", message=message), served.next_seq)
 
     def _completion(self, work: Work, served: Served) -> Completion:
-        result = self._result(work, served)
+        result = self.result(work, served)
         records: list[OutgoingRecord] = []
         if work.request_id is not None:
             result, record = self._fitting_result(work, served, result)
@@ -201,7 +212,7 @@ class Answers:
         own = request.model_copy(update={"result_topic": None, "attributes": {}}) if request else None
         work = replace(work, request=own)
         served = Served("failed", error=error, next_seq=next_seq)
-        result = self._result(work, served)
+        result = self.result(work, served)
         records = [self._result_record(work, result)] if work.request_id is not None else []
         records.append(self._dead_record(work, result, bare=True))
         return self._completed(work, served, result, records, last_resort=True)
@@ -212,11 +223,12 @@ class Answers:
             self._check_size(record)
         except ResultTooLarge as error:
             failed = replace(served, status="failed", outputs=[], error=detail(error))
-            result = self._result(work, failed).model_copy(update={"attributes": {}})
+            result = self.result(work, failed).model_copy(update={"attributes": {}})
             record = self._result_record(work, result)
         return result, record
 
-    def _result(self, work: Work, served: Served) -> Result:
+    def result(self, work: Work, served: Served) -> Result:
+        """The result that says what became of a request."""
         # A message without a readable id has no result; its caller, if it has one, is told by correlation id.
         fallback = work.reply_to.correlation_id if work.reply_to else ""
         return Result(
@@ -231,7 +243,7 @@ class Answers:
             ),
             error=served.error,
             provenance=self._provenance(work, served),
-            attributes=work.request.attributes if work.request else {},
+            attributes=_attributes(work, served),
         )
 
     def _provenance(self, work: Work, served: Served) -> Provenance:
@@ -243,6 +255,7 @@ class Answers:
             engine_version=self._identity.engine_version,
             weights_digest=self._identity.weights_digest,
             output_schema_digest=served.output_schema_digest,
+            tier=served.tier,
             backend=self._identity.backend if served.output_schema_digest else None,
             slot=self._slot,
             source_topic=work.source.topic,
@@ -263,11 +276,7 @@ class Answers:
         ]
         if request and request.job:
             headers.append((header.JOB, request.job.encode()))
-        headers += [
-            (name, value)
-            for name, value in work.headers
-            if name in (header.CORRELATION_ID, header.TRACEPARENT) and value is not None
-        ]
+        headers += [(name, value) for name, value in work.headers if name in _COPIED and value is not None]
         own = request.key.encode() if request and request.key else None
         key = own or work.key or result.id.encode()
         # Results lie in the partition of the same number as their requests: a key stays in its place, and a window of
@@ -304,7 +313,10 @@ class Answers:
 
     def _dead_letter_record(self, work: Work, letter: DeadLetter) -> OutgoingRecord:
         key = work.key if work.request_id is None else work.request_id.encode()
-        headers = ((header.ERROR_CODE, letter.code.encode()),)
+        headers = (
+            (header.ERROR_CODE, letter.code.encode()),
+            (header.MODEL_VERSION, self._package.version.encode()),
+        )
         if work.request_id is not None:
             headers += ((header.REQUEST_ID, work.request_id.encode()),)
         return OutgoingRecord(self._names.dead, key, self._encode(letter, work, self._names.dead), headers)

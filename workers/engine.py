@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headrace.schemas.enforcement import Enforcement
 from headrace.schemas.messages import (
     ChatMessage,
     FinishReason,
     Lane,
     OutputConstraint,
+    Reasoning,
     Sampling,
     TokenLogprob,
     Tool,
@@ -30,6 +32,7 @@ class ChatPrompt:
 
     messages: list[ChatMessage]
     tools: list[Tool] = field(default_factory=list[Tool])
+    reasoning: Reasoning | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class TextPrompt:
     """A prompt as it is."""
 
     text: str
+    reasoning: Reasoning | None = None
 
 
 Prompt = ChatPrompt | TextPrompt
@@ -56,11 +60,15 @@ class GenerationJob:
     constraint: OutputConstraint | None = None
     priority: int = PRIORITY["standard"]
     stream: bool = False
+    reasoning: Reasoning | None = None  # that of the prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text that was added to a choice; only of jobs with `stream`. Concatenated they are the final text."""
+    """Text that was added to a choice; only of jobs with `stream`. Concatenated they are the final text.
+
+    Reasoning is no part of them.
+    """
 
     choice: int
     text: str
@@ -68,12 +76,17 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedChoice:
-    """One finished choice. `finish_reason` `error`: a grammar that did not compile (vLLM raises nothing then)."""
+    """One finished choice. `finish_reason` `error`: a grammar that did not compile (vLLM raises nothing then).
+
+    A reasoning model's `text` is its answer alone; it is empty where the generation ended within the reasoning.
+    `completion_tokens` and `logprobs` are of both.
+    """
 
     text: str
     finish_reason: FinishReason
     completion_tokens: int
     logprobs: list[TokenLogprob] | None = None
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +132,16 @@ class Engine(Protocol):
     async def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, the chat template applied.
 
-        Raises TemplateFailed when the chat template refuses the messages. Does not check the length.
+        Raises TemplateFailed when the chat template refuses the messages, UnsupportedField for a wish in `reasoning`
+        that this model cannot honour. Does not check the length.
+        """
+        ...
+
+    async def enforcement_of(self, constraint: OutputConstraint) -> Enforcement:
+        """How this engine holds outputs to a constraint: what a job is to be given instead of it, and what that holds.
+
+        Raises InvalidSchema, of it SchemaTooComplex, for one that it cannot hold, with a path into the request
+        (`/output/json_schema/type`); EngineDead after `shutdown()`.
         """
         ...
 

@@ -6,17 +6,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.schemas import metrics
+from headrace.schemas.enforcement import Enforcement
 from headrace.schemas.errors import (
     ConstraintFailed,
     EngineDead,
     EngineError,
     HeadraceError,
+    InvalidSchema,
     MessageError,
     OutputError,
+    OutputNotJson,
+    OutputUnparsable,
+    PackageError,
     PromptTooLong,
+    SchemaTooComplex,
 )
 from headrace.schemas.messages import (
     STATUS_ORDER,
@@ -31,8 +37,10 @@ from headrace.schemas.messages import (
 from headrace.schemas.output_schema import OutputCheck
 from headrace.schemas.package import Package
 from headrace.schemas.prompt import constraint_of, prompt_of, sampling_of
+from headrace.schemas.toml_lines import line_of
 from headrace.workers.answers import Served, detail, milliseconds_since
 from headrace.workers.cancels import Cancelled, Cancels
+from headrace.workers.constraint_checks import held_constraint
 from headrace.workers.engine import (
     PRIORITY,
     ChatPrompt,
@@ -44,6 +52,7 @@ from headrace.workers.engine import (
     Prompt,
     TextPrompt,
 )
+from headrace.workers.hooks import Hooks
 from headrace.workers.replying import DeltaStream, ReplySender
 from headrace.workers.work import Work
 
@@ -63,13 +72,19 @@ def _nothing(_: int) -> None:
     pass
 
 
-def judge(choice: GeneratedChoice, check: OutputCheck | None) -> _Judged:
+def judge(choice: GeneratedChoice, check: OutputCheck | None, *, by_grammar: bool = False) -> _Judged:
     """A choice's status.
 
     `length` is `ok` where no output schema was asked for (the caller set max_tokens), else `truncated`. Output that
-    does not parse although a grammar ended it with `stop` is the grammar's death, not the model's fault.
+    does not parse although a grammar ended it with `stop` is the grammar's death, not the model's fault (`by_grammar`:
+    there was one): vLLM was seen to end a generation so when a grammar failed in mid-generation.
     """
-    output = Output(text=choice.text, finish_reason=choice.finish_reason, logprobs=choice.logprobs)
+    output = Output(
+        text=choice.text,
+        finish_reason=choice.finish_reason,
+        reasoning=choice.reasoning,
+        logprobs=choice.logprobs,
+    )
     if choice.finish_reason == "error":
         error = ConstraintFailed("the grammar of the output schema did not compile in the engine")
         return _Judged(output, "failed", detail(error))
@@ -84,11 +99,29 @@ def judge(choice: GeneratedChoice, check: OutputCheck | None) -> _Judged:
         return _Judged(
             output, "truncated", ErrorDetail(code="truncated", message=message, path="/sampling/max_tokens")
         )
+    if choice.reasoning and not choice.text:
+        return _Judged(
+            output,
+            "invalid_output",
+            detail(OutputNotJson("the model ended within its reasoning: no answer came")),
+        )
     try:
         value = check.check(choice.text)
+    except OutputUnparsable as error:
+        if not by_grammar:
+            return _Judged(output, "invalid_output", detail(error))
+        died = ConstraintFailed(f"the grammar of the output schema ended before its text was whole: {error}")
+        return _Judged(output, "failed", detail(died))
     except OutputError as error:
         return _Judged(output, "invalid_output", detail(error))
     return _Judged(output.model_copy(update={"value": value}), "ok", None)
+
+
+def _prompt_of(request: Request, package: Package) -> Prompt:
+    rendered = prompt_of(request, package)
+    if isinstance(rendered, str):
+        return TextPrompt(rendered, request.reasoning)
+    return ChatPrompt(rendered, reasoning=request.reasoning)
 
 
 def worst(judged: Sequence[_Judged]) -> tuple[Status, ErrorDetail | None]:
@@ -113,14 +146,44 @@ def seed_of_attempt(sampling: Sampling, attempt: int) -> Sampling:
     return sampling.model_copy(update={"seed": sampling.seed + attempt - 1})
 
 
+async def own_enforcement(package: Package, engine: Engine) -> Enforcement | None:
+    """How a package's own output schema is held; None where it has none.
+
+    Asked before the worker joins: what cannot be held would make every request a dead letter. Raises PackageError.
+    """
+    if package.constraint is None:
+        return None
+    for last in (False, False, True):  # what takes long while an engine loads may be quick afterwards
+        try:
+            return await engine.enforcement_of(package.constraint)
+        except InvalidSchema as error:
+            if last or not isinstance(error, SchemaTooComplex):
+                message = f"outputs cannot be held to it: {error}"
+                line = line_of(package.file.read_text(encoding="utf-8-sig"), ("output",))
+                raise PackageError(message, file=package.file, line=line, key="output") from None
+    raise AssertionError("unreachable")
+
+
 class Serving:
     """Serves requests with one engine. Its methods run on the loop."""
 
-    def __init__(self, *, package: Package, engine: Engine, replies: ReplySender, cancels: Cancels) -> None:
+    def __init__(
+        self,
+        *,
+        package: Package,
+        engine: Engine,
+        replies: ReplySender,
+        cancels: Cancels,
+        hooks: Hooks | None = None,
+        own: Enforcement | None = None,
+    ) -> None:
+        """`own`: how the package's own output schema is held, as `own_enforcement` gave it."""
         self._package = package
         self._engine = engine
         self._replies = replies
         self._cancels = cancels
+        self._hooks = hooks
+        self._own = own
         self._labels = (package.model, package.version)
 
     def expired_before(self, work: Work) -> Served:
@@ -196,14 +259,19 @@ class Serving:
         stream: DeltaStream,
         measured: Callable[[int], None],
     ) -> Served:
-        rendered = prompt_of(request, self._package)
-        prompt = TextPrompt(rendered) if isinstance(rendered, str) else ChatPrompt(rendered)
+        if self._hooks is not None:
+            request = await self._hooks.before(request)
+        prompt = _prompt_of(request, self._package)
         constraint, check = constraint_of(request, self._package)
         sampling = sampling_of(request, self._package)
         token_ids = await self._encode(prompt)
         measured(len(token_ids))
-        # Tokens may leave before the end only where nothing was promised that may still fail.
+        enforcement = None if constraint is None else await self._enforcement_of(constraint)
+        # Tokens may leave before the end only where nothing was promised that may still fail, or change.
         streams = request.stream and work.reply_to is not None and constraint is None
+        if self._hooks is not None and self._hooks.change_results:
+            streams = False
+        held = held_constraint(constraint, enforcement) if constraint and enforcement else None
         attempt = 1
         while True:
             metrics.child(metrics.ATTEMPTS, *self._labels).inc()
@@ -211,15 +279,24 @@ class Serving:
                 request_id=f"{work.source.topic}-{work.source.partition}-{work.offset}-{work.epoch}-{attempt}",
                 token_ids=token_ids,
                 sampling=seed_of_attempt(sampling, attempt),
-                constraint=constraint,
+                constraint=held,
                 priority=PRIORITY[work.lane],
                 stream=streams,
+                reasoning=request.reasoning,
             )
             generation = await self._generate(job, stream)
-            served = self._judged(generation, check, constraint, work, attempt, queued_ms, stream)
+            served = self._judged(
+                generation, check, constraint, work, attempt, queued_ms, stream, by_grammar=held is not None
+            )
+            served = replace(served, tier=enforcement.tier if enforcement else None)
             if not may_try_again(served.status, request, sampling, attempt, self._package.max_attempts):
-                return served
+                return served if self._hooks is None else await self._hooks.after(work, served, check)
             attempt += 1
+
+    async def _enforcement_of(self, constraint: OutputConstraint) -> Enforcement:
+        if self._own is not None and constraint is self._package.constraint:
+            return self._own
+        return await self._engine.enforcement_of(constraint)
 
     async def _encode(self, prompt: Prompt) -> list[int]:
         token_ids = await self._engine.encode(prompt)
@@ -249,8 +326,10 @@ class Serving:
         attempt: int,
         queued_ms: int,
         stream: DeltaStream,
+        *,
+        by_grammar: bool,
     ) -> Served:
-        judged = [judge(choice, check) for choice in generation.choices]
+        judged = [judge(choice, check, by_grammar=by_grammar) for choice in generation.choices]
         if constraint is not None:
             for each in judged:
                 verdict = {"ok": "valid", "invalid_output": "invalid"}.get(each.status, each.status)

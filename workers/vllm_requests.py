@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, Protocol, cast
 
 from headrace.schemas.errors import EngineRejected
 from headrace.schemas.messages import (
@@ -73,17 +74,29 @@ def chat_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     return rendered
 
 
-def template_arguments(tools: Sequence[Tool]) -> dict[str, Any]:
-    """What the chat template is called with, beside the messages."""
-    arguments: dict[str, Any] = {"add_generation_prompt": True, "tokenize": False}
+def template_arguments(
+    tools: Sequence[Tool], reasoning: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """What the chat template is called with, beside the messages; `reasoning` is in the template's own names."""
+    arguments: dict[str, Any] = {"add_generation_prompt": True, "tokenize": False, **reasoning}
     if tools:
         arguments["tools"] = [tool.model_dump(exclude_none=True) for tool in tools]
     return arguments
 
 
+class Splitter(Protocol):
+    """Parts a choice's text into reasoning and answer: `vllm_reasoning.ReasoningSplitter`."""
+
+    def split(self, text: str, token_ids: Sequence[int], *, finished: bool) -> tuple[str, str]:
+        """The reasoning and the answer that this adds."""
+        ...
+
+
 @dataclass(slots=True)
 class _Choice:
+    splitter: Splitter | None
     text: list[str] = field(default_factory=list[str])
+    reasoning: list[str] = field(default_factory=list[str])
     tokens: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     finish: FinishReason | None = None
@@ -92,8 +105,9 @@ class _Choice:
 class OutputCollector:
     """Adds up the chunks of a job: vLLM's DELTA outputs, or the one of FINAL_ONLY."""
 
-    def __init__(self, sampling: Sampling) -> None:
-        self._choices = [_Choice() for _ in range(sampling.n or 1)]
+    def __init__(self, sampling: Sampling, splitter: Callable[[], Splitter] | None = None) -> None:
+        """`splitter` makes one for each choice of a reasoning model."""
+        self._choices = [_Choice(splitter and splitter()) for _ in range(sampling.n or 1)]
         self._logprobs = sampling.logprobs
 
     def add(self, outputs: Sequence[Any]) -> list[Delta]:
@@ -103,9 +117,14 @@ class OutputCollector:
             index: int = output.index
             choice = self._choices[index]
             choice.tokens += len(output.token_ids)
-            if output.text:
-                choice.text.append(output.text)
-                deltas.append(Delta(index, output.text))
+            text: str = output.text
+            if choice.splitter is not None:
+                finished = output.finish_reason is not None
+                reasoning, text = choice.splitter.split(text, output.token_ids, finished=finished)
+                choice.reasoning.append(reasoning)
+            if text:
+                choice.text.append(text)
+                deltas.append(Delta(index, text))
             if self._logprobs is not None and output.logprobs:
                 chunk = zip(output.token_ids, output.logprobs, strict=True)
                 choice.logprobs += [
@@ -123,6 +142,7 @@ class OutputCollector:
                 finish_reason=choice.finish or "error",
                 completion_tokens=choice.tokens,
                 logprobs=None if self._logprobs is None else choice.logprobs,
+                reasoning="".join(choice.reasoning) or None,
             )
             for choice in self._choices
         ]

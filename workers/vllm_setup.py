@@ -29,6 +29,8 @@ _OWNED = {
     "revision": "it belongs to the package's `weights`",
     "structured_outputs_config": "its backend is pinned; set `structured_outputs` in the package",
     "scheduling_policy": "lanes need the policy `priority`",
+    "reasoning_parser": "set `reasoning_parser` in the package",
+    "reasoning_parser_plugin": "only vLLM's own reasoning parsers are served",
 }
 _BREAKING = {
     "speculative_config": "speculative decoding can leave a grammar out of step with its text",

@@ -8,16 +8,15 @@ import logging
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
-from headrace.consumers.assignor import UnitAssignor
 from headrace.consumers.kafka import RequestConsumer, remove_member
 from headrace.consumers.metadata_limit import offset_metadata_limit
-from headrace.producers.kafka import GuardedTransaction, PlainProducer
+from headrace.producers.kafka import GuardedTransaction
 from headrace.schemas import metrics
-from headrace.schemas.codec import Codec
+from headrace.schemas.codec import Codec, TypedResults
+from headrace.schemas.enforcement import Enforcement
 from headrace.schemas.errors import (
     EngineDead,
     HeadraceError,
@@ -29,24 +28,14 @@ from headrace.schemas.errors import (
 from headrace.schemas.package import Package
 from headrace.schemas.settings import Settings
 from headrace.topics.names import ContractNames
-from headrace.workers.admission import Admission
-from headrace.workers.answers import Answers
-from headrace.workers.cancels import CancelReader, Cancels
-from headrace.workers.control_link import ControlLink
+from headrace.workers.assembly import Serves, assemble
 from headrace.workers.engine import Engine
-from headrace.workers.ledger import Ledger
+from headrace.workers.hooks import HookMethods, load_hooks
 from headrace.workers.left_behind import in_thread_left_behind
-from headrace.workers.loop_side import LoopSide
-from headrace.workers.open_transactions import OpenTransactions
-from headrace.workers.openings import Openings
-from headrace.workers.partitions import MAX_POLL_RECORDS
 from headrace.workers.pump import Pump
-from headrace.workers.replying import ReplySender
-from headrace.workers.requests import Requests, room_of
-from headrace.workers.serving import Serving
+from headrace.workers.requests import Requests
+from headrace.workers.serving import own_enforcement
 from headrace.workers.status_page import StatusPage
-from headrace.workers.window_reader import WindowReader
-from headrace.workers.work import Completion, Work
 
 log = logging.getLogger(__name__)
 
@@ -66,16 +55,28 @@ class Identity:
 class Worker:
     """Serves one package until `stop()`; `run()` is its whole life."""
 
-    def __init__(self, *, settings: Settings, package: Package, engine: Engine, slot: str) -> None:
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        package: Package,
+        engine: Engine,
+        slot: str,
+        result_schema: str | None = None,
+    ) -> None:
+        """`result_schema`: of the frozen contract, for results with columns; see `schemas/avro_form.py`."""
         self._settings = settings
         self._package = package
         self._engine = engine
         self._identity = Identity(ContractNames(settings.prefix, package.model, package.contract), slot)
+        self._result_schema = result_schema
         self._stop = asyncio.Event()
         self.ready = asyncio.Event()  # the engine has answered a probe, and the worker is in its group
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._opened = False  # the transaction
+        self._hook_methods: HookMethods | None = None
+        self._enforcement: Enforcement | None = None  # of the package's own output schema
         self._told_to_leave = False
 
     # --- its life ---
@@ -92,6 +93,8 @@ class Worker:
         """
         names, slot = self._identity.names, self._identity.slot
         codec = Codec.with_registry_at(self._settings.schema_registry_url)
+        if self._result_schema is not None:
+            codec.write_results_as(TypedResults(names.results, self._result_schema))
         transaction = GuardedTransaction(self._settings, names.transactional_id(slot))
         page = StatusPage(self._settings.metrics_port, unhealthy=self._unhealthy, not_ready=self._not_ready)
         try:
@@ -117,8 +120,11 @@ class Worker:
     async def _load(self, transaction: GuardedTransaction) -> None:
         await in_thread_left_behind(transaction.open)
         self._opened = True
+        # Hooks first: it is quick to see that they cannot be made, and loading an engine is not.
+        self._hook_methods = await asyncio.to_thread(load_hooks, self._package)
         await self._engine.start()
         await self._engine.probe()
+        self._enforcement = await own_enforcement(self._package, self._engine)
 
     async def _free_engine(self) -> None:
         try:
@@ -144,102 +150,31 @@ class Worker:
     async def _serve(self, codec: Codec, transaction: GuardedTransaction) -> None:
         names, slot, settings = self._identity.names, self._identity.slot, self._settings
         loop = asyncio.get_running_loop()
-        answers = Answers(
-            package=self._package,
+        transaction.metadata_limit = await asyncio.to_thread(offset_metadata_limit, settings)
+        serves = Serves(
+            settings=settings,
             names=names,
             slot=slot,
+            package=self._package,
+            engine=self._engine,
             codec=codec,
-            check_size=transaction.check_size,
-            allowed_result_topics=[each for each in settings.allowed_result_topics.split(",") if each],
+            transaction=transaction,
+            hook_methods=self._hook_methods,
+            enforcement=self._enforcement,
         )
-        answers.engine_is(self._engine.identity)
-        producer = PlainProducer(settings)
-        replies = ReplySender(producer, codec, model=names.model)
-        limit = await asyncio.to_thread(offset_metadata_limit, settings)
-        transaction.metadata_limit = limit
-        room = room_of(self._engine.identity, settings.max_in_flight)
-        consumer = RequestConsumer(
-            settings,
-            group=names.group,
-            slot=slot,
-            topics=names.request_topics,
-            assignor=UnitAssignor(
-                slot=slot,
-                incarnation=uuid.uuid4().hex,
-                version=self._package.version,
-                capacity=room.sequences + room.queued_ahead,
-            ),
-        )
-        cancels = Cancels()
-
-        def complete(completion: Completion) -> None:
-            pump.complete(completion)
-
-        def hand_back(units: frozenset[int], works: list[Work]) -> None:
-            pump.handed_back(units, works)
-
-        def window_read(unit: int, ids: list[tuple[str, int]]) -> None:
-            pump.window_read(unit, ids)
-
-        requests = Requests(
-            model=names.model,
-            admission=Admission(
-                room,
-                backfill_share=settings.backfill_share,
-                order_by_key=self._package.order == "key",
-                defaults=self._package.sampling,
-                max_model_len=self._engine.identity.max_model_len,
-            ),
-            serving=Serving(package=self._package, engine=self._engine, replies=replies, cancels=cancels),
-            answers=answers,
-            cancels=cancels,
-            complete=complete,
-            hand_back=hand_back,
+        parts = assemble(
+            serves,
+            transaction.metadata_limit,
+            call=lambda function: self._call(loop, function),
             failed=self._fail,
         )
-        ledger = Ledger(
-            commit_interval_s=settings.commit_interval_ms / 1000,
-            metadata_limit=limit,
-            dedupe_window=settings.dedupe_window,
-        )
-        control = ControlLink(settings, names.group)
-        windows = WindowReader(settings, names, settings.dedupe_window, window_read)
-        ending = OpenTransactions(settings, names)
-        pump = Pump(
-            source=consumer,
-            transactions=transaction,
-            ledger=ledger,
-            codec=codec,
-            names=names,
-            answers=answers,
-            replies=replies,
-            openings=Openings(
-                source=consumer,
-                ledger=ledger,
-                names=names,
-                control=control,
-                windows=windows,
-                end_transaction_of=ending.end,
-                metadata_limit=limit,
-            ),
-            loop=LoopSide(lambda function: self._call(loop, function), requests),
-            max_outstanding=2 * (room.sequences + room.queued_ahead) + MAX_POLL_RECORDS,
-            drain_budget_s=settings.drain_budget_s,
-            order_by_key=self._package.order == "key",
-        )
-        canceller = CancelReader(
-            settings,
-            names,
-            codec,
-            lambda cancel, appended_ms: self._call(loop, lambda: requests.cancel(cancel, appended_ms)),
-        )
-        side = {"cancels": canceller, "control": control, "windows": windows}
+        pump, requests, replies, side = parts.pump, parts.requests, parts.replies, parts.side
         aside = [self._thread(loop, name, reader.run) for name, reader in side.items()]
         sender = self._thread(loop, "replies", replies.run)
         # It ends when the consumer thread does, and says nothing of its own then.
         committer = self._thread(loop, "commits", pump.commits.run, ends_with_another=True)
         consuming = self._thread(loop, "consumer", pump.run)
-        watch = asyncio.create_task(self._watch(pump, consumer, transaction, requests), name="watch")
+        watch = asyncio.create_task(self._watch(pump, parts.consumer, transaction, requests), name="watch")
         watch.add_done_callback(self._watch_ended)
         # A twin that took the slot is the member now: leaving would throw it out.
         leave = True
@@ -258,6 +193,8 @@ class Worker:
             await asyncio.to_thread(consuming.join)
             requests.stop()
             await requests.wait_for_end()
+            if parts.hooks is not None:
+                parts.hooks.threads.close()
             await asyncio.to_thread(committer.join)
             watch.cancel()
             for reader in side.values():
@@ -266,7 +203,7 @@ class Worker:
                 await asyncio.to_thread(thread.join)
             replies.stop()
             await asyncio.to_thread(sender.join)
-            await asyncio.to_thread(producer.close)
+            await asyncio.to_thread(parts.producer.close)
         if leave:
             try:
                 await asyncio.to_thread(remove_member, settings, names.group, slot)

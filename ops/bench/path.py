@@ -18,7 +18,8 @@ from pathlib import Path
 from headrace.ops.bench.ground import BenchFailed, cpu_seconds, rss_bytes
 from headrace.ops.bench.traffic import Load, Seen
 from headrace.ops.worker_process import WorkerProcess
-from headrace.schemas.messages import Sampling
+from headrace.schemas.enforcement import Enforcement
+from headrace.schemas.messages import OutputConstraint, Sampling
 from headrace.schemas.package import load_package
 from headrace.schemas.settings import Settings
 from headrace.topics.names import ContractNames
@@ -86,6 +87,9 @@ class Borrowed:
 
     async def encode(self, prompt: Prompt) -> list[int]:
         return await self._engine.encode(prompt)
+
+    async def enforcement_of(self, constraint: OutputConstraint) -> Enforcement:
+        return await self._engine.enforcement_of(constraint)
 
     def generate(self, job: GenerationJob) -> AsyncIterator[Delta | Generation]:
         return self._engine.generate(job)

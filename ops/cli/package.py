@@ -24,6 +24,8 @@ from headrace.topics.names import MODEL_NAME, ContractNames
 if TYPE_CHECKING:
     from rich.table import Table
 
+ANOTHER_CONTRACT = 1  # exit code of `check`
+
 # What vLLM takes from a model's generation_config.json: its name there, and ours.
 GENERATION_CONFIG = {
     "max_new_tokens": "max_tokens",
@@ -87,21 +89,45 @@ def package() -> None:
     epilog="""\b
     Examples:
       headrace package check movie-tagger
-      headrace package check movie-tagger --json"""
+      headrace package check movie-tagger --json
+      headrace package check movie-tagger --against movie-tagger-1.json"""
 )
 @click.argument("directory", type=click.Path(path_type=Path))
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Compare with the contract in this file, which `headrace contracts show --json` writes.  "
+    "[default: with the frozen one, where HEADRACE_BOOTSTRAP_SERVERS is set]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def check(directory: Path, as_json: bool) -> None:
+def check(directory: Path, against: Path | None, as_json: bool) -> int:
     """Load the package in DIRECTORY and print what it asks for and what it does.
 
-    What a request must hold, what outputs are held to, the sampling in effect, its topics, and a request that
-    would be accepted. Exits with 2 where the package is wrong.
+    What a request must hold, what outputs are held to, the sampling in effect, its topics, a request that would be
+    accepted, and whether it speaks the frozen contract of its model and number.
+
+    Exit codes: 0; 1 where it is another contract under a number that is taken; 2 where the package is wrong.
     """
-    report = Report.of(load_package(directory))
+    from headrace.ops.cli.contracts import comparison_lines
+    from headrace.ops.contracts import Comparison, compare_with_file, compare_with_frozen
+    from headrace.workers.hooks import load_hooks
+
+    loaded = load_package(directory)
+    load_hooks(loaded)
+    report = Report.of(loaded)
+    if against is not None:
+        compared = compare_with_file(against, loaded)
+    else:
+        compared = compare_with_frozen(Settings.from_environment(), loaded)
+    is_compared = isinstance(compared, Comparison)
     if as_json:
-        click.echo(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
+        said = compared.as_json() if is_compared else {"not_compared": compared}
+        click.echo(json.dumps(report.as_json() | {"contract_check": said}, indent=2, ensure_ascii=False))
     else:
         _show(report)
+        lines = comparison_lines(compared) if is_compared else [f"Contract: {compared}"]
+        click.echo("\n" + "\n".join(lines))
+    return ANOTHER_CONTRACT if is_compared and not compared.check.is_same else 0
 
 
 @dataclass(frozen=True, slots=True)

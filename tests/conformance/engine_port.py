@@ -13,15 +13,23 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
 import jsonschema_rs
 import pytest
 
-from headrace.schemas.errors import EngineRejected, PromptTooLong, TemplateFailed
-from headrace.schemas.messages import ChatMessage, OutputConstraint, Sampling, TextPart, Tool
+from headrace.schemas.errors import (
+    EngineRejected,
+    InvalidSchema,
+    PromptTooLong,
+    TemplateFailed,
+    UnsupportedField,
+)
+from headrace.schemas.messages import ChatMessage, OutputConstraint, Reasoning, Sampling, TextPart, Tool
+from headrace.schemas.output_schema import OutputCheck
+from headrace.workers.constraint_checks import held_constraint
 from headrace.workers.engine import (
     PRIORITY,
     ChatPrompt,
@@ -230,6 +238,40 @@ class EnginePort:
         assert "\n" not in caught.value.message
         assert self.ask(port).text
 
+    @pytest.mark.parametrize(
+        "constraint",
+        [{"json_schema": SCHEMA}, {"json_schema": True}, {"regex": "[a-c]{2}"}, {"choice": ["a", "b"]}],
+        ids=["schema", "true", "regex", "choice"],
+    )
+    def test_what_an_engine_says_it_enforces_it_holds(self, port: Port, constraint: dict[str, Any]) -> None:
+        asked = OutputConstraint(**constraint)
+        enforcement = port.run(port.engine.enforcement_of(asked))
+        assert enforcement.tier in ("enforced", "enforced_normalised")
+        held = held_constraint(asked, enforcement)
+        assert held is not None
+        seen = self.ask(port, sampling={"max_tokens": 200}, constraint=held.model_dump(exclude_none=True))
+        choice = seen.generation.choices[0]
+        if choice.finish_reason == "stop":
+            OutputCheck(asked).check(choice.text)
+        else:
+            assert choice.finish_reason == "length", "of any JSON whatever, where the model does not end it"
+
+    @pytest.mark.parametrize(
+        ("constraint", "path"),
+        [
+            ({"json_schema": {"type": "nonsense"}}, "/output/json_schema/type"),
+            ({"json_schema": {"$ref": "https://example.org/schema.json"}}, "/output/json_schema"),
+            ({"regex": "[a"}, "/output/regex"),
+        ],
+        ids=["type", "remote", "regex"],
+    )
+    def test_a_constraint_that_cannot_be_held_is_refused_with_its_place(
+        self, port: Port, constraint: dict[str, Any], path: str
+    ) -> None:
+        with pytest.raises(InvalidSchema) as caught:
+            port.run(port.engine.enforcement_of(OutputConstraint(**constraint)))
+        assert (caught.value.path or "").startswith(path)
+
     # --- what is refused ------------------------------------------------------------------------------------
 
     def test_a_prompt_that_is_too_long_is_refused_with_both_lengths(self, port: Port) -> None:
@@ -267,6 +309,16 @@ class EnginePort:
     def test_a_template_that_refuses_says_why(self, port: Port) -> None:
         with pytest.raises(TemplateFailed, match="assistant"):
             port.run(port.engine.encode(ChatPrompt([ChatMessage(role="assistant", content="mill")])))
+
+    @pytest.mark.parametrize(
+        "prompt", [ChatPrompt([ChatMessage(role="user", content="mill")]), TextPrompt("mill")]
+    )
+    def test_a_wish_for_reasoning_is_refused_by_name_by_a_model_that_does_not_reason(
+        self, port: Port, prompt: ChatPrompt | TextPrompt
+    ) -> None:
+        with pytest.raises(UnsupportedField) as refused:
+            port.run(port.engine.encode(replace(prompt, reasoning=Reasoning(effort="high"))))
+        assert refused.value.path == "/reasoning"
 
     def test_a_long_prompt_is_encoded_whole(self, port: Port) -> None:
         limit = port.engine.identity.max_model_len

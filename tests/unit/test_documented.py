@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from click.testing import CliRunner
 from prometheus_client.metrics import MetricWrapperBase
 
+from headrace.ops.cli.schema import schema
 from headrace.schemas import metrics
 from headrace.schemas.settings import KafkaSecurity, Settings
 
@@ -20,6 +22,15 @@ def test_every_setting_is_documented_and_no_other() -> None:
     ours = {f"HEADRACE_{name.upper()}" for name in Settings.model_fields if name != "kafka"}
     kafka = {f"HEADRACE_KAFKA_{name.upper()}" for name in KafkaSecurity.model_fields}
     assert documented == ours | kafka
+
+
+def test_the_table_of_keywords_is_that_of_the_data() -> None:
+    text = (DOCS / "structured-output.md").read_text()
+    (table,) = re.findall(
+        r"<!-- keyword support: begin -->\n\n(.*)\n<!-- keyword support: end -->", text, re.DOTALL
+    )
+    printed = CliRunner().invoke(schema, ["keywords", "--markdown"]).output
+    assert table == printed, "write it anew: headrace schema keywords --markdown"
 
 
 def test_every_metric_is_documented_with_its_labels_and_no_other() -> None:

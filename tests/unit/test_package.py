@@ -163,3 +163,43 @@ def test_a_contract_is_the_interface_and_not_the_version(tmp_path: Path) -> None
     assert first == second
     assert first.digest == second.digest != other.digest
     assert [(v.name, v.required) for v in first.variable_list()] == [("a", True), ("b", True)]
+
+
+def test_hooks_are_found_beside_the_package_and_are_part_of_its_digest(tmp_path: Path) -> None:
+    written = write(tmp_path, HEAD + 'hooks = "deep.own:Own"\n')
+    elsewhere = load_package(written)
+    assert elsewhere.hooks is not None
+    assert (elsewhere.hooks.name, elsewhere.hooks.file, elsewhere.hooks.text) == ("deep.own:Own", None, None)
+    assert elsewhere.hooks_timeout_s == 5
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "own.py").write_text("1")
+    beside = load_package(written)
+    assert beside.hooks is not None
+    assert (beside.hooks.file, beside.hooks.text) == (tmp_path / "deep" / "own.py", "1")
+    (tmp_path / "deep" / "own.py").write_text("2")
+    assert len({each.digest for each in (elsewhere, beside, load_package(written))}) == 3
+
+
+@pytest.mark.parametrize(
+    "given", ["own", "own:", ":Own", "../own:Own", "own.py:Own:x", "a..b:C", "own:Own.make"]
+)
+def test_hooks_are_a_module_and_a_class(tmp_path: Path, given: str) -> None:
+    with pytest.raises(PackageError, match=r"package.toml:5: hooks: must be module:Class"):
+        load_package(write(tmp_path, HEAD + f'hooks = "{given}"\n'))
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "601", '"5"', "nan", "true"])
+def test_the_time_limit_of_hooks_is_a_number_of_seconds(tmp_path: Path, given: str) -> None:
+    with pytest.raises(PackageError, match="hooks_timeout_s"):
+        load_package(write(tmp_path, HEAD + f'hooks = "a:B"\nhooks_timeout_s = {given}\n'))
+
+
+def test_a_time_limit_without_hooks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        PackageError, match="hooks_timeout_s: is the time limit of hooks, and there are no hooks"
+    ):
+        load_package(write(tmp_path, HEAD + "hooks_timeout_s = 2\n"))
+
+
+def test_the_reasoning_parser_is_read(tmp_path: Path) -> None:
+    assert load_package(write(tmp_path, HEAD + 'reasoning_parser = "qwen3"\n')).reasoning_parser == "qwen3"

@@ -16,7 +16,7 @@ from headrace.schemas.errors import (
     UnknownField,
     UnsupportedField,
 )
-from headrace.schemas.messages import ChatMessage, Request, Sampling
+from headrace.schemas.messages import ChatMessage, JsonObject, Request, Sampling
 from headrace.schemas.output_schema import OutputSchema
 from headrace.schemas.package import Package, load_package
 from headrace.schemas.prompt import (
@@ -135,6 +135,35 @@ def test_a_template_that_explodes_breaks_out_or_raises_fails_its_request_alone(t
     with pytest.raises(TemplateFailed) as failure:
         compiled.render(variables)
     assert failure.value.path == "/variables"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% for i in l %}{% for j in l %}{% endfor %}{% endfor %}a",
+        "{% for i in l %}{% for j in l if i == j + 0.5 %}{% endfor %}{% endfor %}a",
+        "{% for i in range(300) %}{% for j in range(1000) %}{% set k = j %}{% endfor %}{% endfor %}a",
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}a{{ m(60) }}",
+        "{% for i in l if -i not in l and -i - 0.5 not in l %}{% endfor %}a",
+    ],
+)
+def test_a_template_that_would_run_for_hours_and_print_nothing_ends_soon(text: str) -> None:
+    with pytest.raises(TemplateFailed, match="more than"):
+        template(text, {"properties": {"l": {}}}).render({"l": list(range(1, 100_000))})
+
+
+def test_loops_see_their_length_their_neighbours_and_their_branches_as_ever() -> None:
+    loops = template(
+        "{% for i in l %}{{ loop.index }}/{{ loop.length }}{{ loop.previtem if not loop.first }}"
+        "{% if loop.last %}.{% endif %}{% else %}none{% endfor %} "
+        "{% for k, v in d | dictsort %}{{ k }}{{ v }}{% endfor %} "
+        "{% for i in t recursive %}({{ i.n }}{{ loop(i.t) }}){% endfor %}",
+        {"properties": {}},
+    )
+    tree: list[JsonObject] = [{"n": 1, "t": [{"n": 2, "t": []}]}, {"n": 3, "t": []}]
+    variables: JsonObject = {"l": ["x", "y"], "d": {"b": 2, "a": 1}, "t": tree}
+    assert loops.render(variables) == "1/22/2x. a1b2 (1(2))(3)"
+    assert loops.render({"l": [], "d": {}, "t": []}) == "none  "
 
 
 def test_the_bound_is_on_all_messages_together() -> None:

@@ -15,11 +15,13 @@ from serving_parts import Sent, a_work
 
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import EngineDead
-from headrace.schemas.messages import Reply, Sampling
+from headrace.schemas.messages import OutputConstraint, Reply, Sampling
+from headrace.schemas.output_schema import OutputCheck
 from headrace.workers.answers import Served
 from headrace.workers.cancels import Cancels
+from headrace.workers.engine import GeneratedChoice
 from headrace.workers.replying import ReplySender
-from headrace.workers.serving import Serving, may_try_again, seed_of_attempt
+from headrace.workers.serving import Serving, judge, may_try_again, seed_of_attempt
 from headrace.workers.simulated_engine import SimulatedEngine, SimulatedProfile
 from headrace.workers.simulated_failures import Failure
 
@@ -108,6 +110,28 @@ def test_each_way_to_fail_under_a_schema_has_its_status(
     assert served.status == status
     assert served.error is not None
     assert code is None or served.error.code == code
+
+
+@pytest.mark.parametrize(
+    ("text", "by_grammar", "status", "code"),
+    [
+        ('{"a":', True, "failed", "constraint_error"),
+        ("", True, "failed", "constraint_error"),
+        ('{"a":', False, "invalid_output", "not_json"),
+        ('{"a":1e999}', True, "invalid_output", "not_json"),
+        ('{"a":1,"a":2}', True, "invalid_output", "not_json"),
+        ('{"a":"x"}', True, "invalid_output", "schema_violated"),
+    ],
+)
+def test_a_text_that_ends_as_no_json_although_a_grammar_held_it_is_the_grammars_fault(
+    text: str, by_grammar: bool, status: str, code: str
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "number"}}}
+    check = OutputCheck(OutputConstraint(json_schema=schema))
+    judged = judge(GeneratedChoice(text, "stop", 5), check, by_grammar=by_grammar)
+    assert judged.error is not None
+    assert (judged.status, judged.error.code) == (status, code)
+    assert judged.output.text == text, "the text is there for whoever looks into it"
 
 
 def test_running_into_max_tokens_without_a_schema_is_ok(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from packages import a_package
 
 from headrace.schemas.errors import EngineError, KafkaUnavailable
 from headrace.schemas.settings import Settings
+from headrace.workers import assembly as assembly_module
 from headrace.workers import worker as worker_module
 from headrace.workers.simulated_engine import SimulatedEngine
 from headrace.workers.worker import Worker
@@ -76,8 +77,8 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Transaction]]
         raise AssertionError("it joins its group only once its engine is ready")
 
     monkeypatch.setattr(worker_module, "GuardedTransaction", Transaction)
-    monkeypatch.setattr(worker_module, "RequestConsumer", no_consumer)
-    monkeypatch.setattr(worker_module, "PlainProducer", no_consumer)
+    monkeypatch.setattr(assembly_module, "RequestConsumer", no_consumer)
+    monkeypatch.setattr(assembly_module, "PlainProducer", no_consumer)
     Transaction.made = []
     yield Transaction.made
     for each in Transaction.made:

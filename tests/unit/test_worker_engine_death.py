@@ -15,6 +15,7 @@ from serving_parts import until
 
 from headrace.schemas.errors import EngineDead
 from headrace.schemas.settings import Settings
+from headrace.workers import assembly as assembly_module
 from headrace.workers import worker as worker_module
 from headrace.workers.simulated_engine import SimulatedEngine
 from headrace.workers.worker import Worker
@@ -89,10 +90,10 @@ def test_whoever_was_in_the_engine_is_suspected_unless_the_worker_was_told_to_le
         pumps.append(Pump())
         return pumps[0]
 
-    monkeypatch.setattr(worker_module, "Pump", a_pump)
-    for name in ("GuardedTransaction", "RequestConsumer", "PlainProducer", "ControlLink", "WindowReader"):
-        monkeypatch.setattr(worker_module, name, Everything)
-    monkeypatch.setattr(worker_module, "CancelReader", Everything)
+    monkeypatch.setattr(assembly_module, "Pump", a_pump)
+    for name in ("RequestConsumer", "PlainProducer", "ControlLink", "WindowReader", "CancelReader"):
+        monkeypatch.setattr(assembly_module, name, Everything)
+    monkeypatch.setattr(worker_module, "GuardedTransaction", Everything)
     monkeypatch.setattr(worker_module, "offset_metadata_limit", lambda settings: 4096)
     monkeypatch.setattr(worker_module, "remove_member", lambda *_: None)
     monkeypatch.setattr(worker_module, "WATCH_S", 0.001)
