@@ -24,7 +24,7 @@ from headrace.schemas.messages import JsonObject
 from headrace.schemas.normalising import normalised
 from headrace.schemas.output_schema import OutputSchema
 
-__all__ = ["Backend", "Enforcement", "candidates"]
+__all__ = ["Backend", "Enforcement", "candidates", "foreseen"]
 
 
 MAX_ROUNDS = 3  # of dropping what a backend refuses
@@ -60,6 +60,25 @@ def candidates(schema: OutputSchema, backend: Backend) -> Iterator[Enforcement]:
                 seen.append(given)
                 yield candidate
     yield Enforcement("validated_only", None)
+
+
+def foreseen(schema: OutputSchema, backend: Backend) -> Enforcement | None:
+    """How a schema will be held, as far as the data alone says it: wholly, as it is or with its formats as patterns.
+
+    None: that is found out where it can be compiled, and rewritten, within limits.
+    """
+    if schema.schema is False:
+        return None
+    whole: JsonObject = {} if schema.schema is True else schema.schema
+    plain = rewriting.without_annotations_as_formats(whole)
+    adapted, narrowed = _adapted(plain, backend)
+    for given, tier, by_adapting in ((plain, "enforced", ()), (adapted, "enforced_normalised", narrowed)):
+        sites = _sites(given)
+        if sites is not None and not _rows(sites, backend, "refused"):
+            found = next(_whole(given, tier, by_adapting, backend), None)
+            if found is not None:
+                return found
+    return None
 
 
 def _tried(whole: JsonObject, backend: Backend) -> Iterator[Enforcement]:

@@ -6,13 +6,13 @@ import json
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import click
 from pydantic import ValidationError
 
 from headrace.schemas.contract import Contract, Variable
-from headrace.schemas.enforcement import Backend
+from headrace.schemas.enforcement import Backend, foreseen
 from headrace.schemas.errors import HeadraceError, PackageError, SettingsError, UsageError
 from headrace.schemas.messages import JsonObject, Request, Sampling
 from headrace.schemas.package import FILE_NAME, Package, load_package
@@ -34,15 +34,6 @@ GENERATION_CONFIG = {
     "top_k": "top_k",
     "min_p": "min_p",
     "repetition_penalty": "repetition_penalty",
-}
-
-# Keywords for which vLLM 0.32 was seen to refuse a schema, whatever the rest of it says or depending on that.
-REFUSED_KEYWORDS: dict[Backend, frozenset[str]] = {
-    "guidance": frozenset(
-        {"contains", "dependencies", "dependentRequired", "dependentSchemas", "else", "if", "not"}
-        | {"propertyNames", "then", "unevaluatedItems", "unevaluatedProperties", "uniqueItems"}
-    ),
-    "xgrammar": frozenset({"contains", "multipleOf", "patternProperties", "uniqueItems"}),
 }
 
 
@@ -155,10 +146,17 @@ class Report:
         )
 
     @property
+    def held(self) -> dict[Backend, str]:
+        """How the output schema is held while text is generated, by backend."""
+        return _held(self.package)
+
+    @property
     def backend_reason(self) -> str:
         """Why this backend."""
         return (
-            "set in the package" if self.package.structured_outputs else "the default: it ignores no keyword"
+            "set in the package"
+            if self.package.structured_outputs
+            else "the default; structured_outputs chooses"
         )
 
     def as_json(self) -> JsonObject:
@@ -177,6 +175,7 @@ class Report:
             "sampling": {name: {"value": value, "from": source} for name, value, source in self.sampling},
             "backend": package.backend,
             "backend_reason": self.backend_reason,
+            "held": self.held,
             "max_attempts": package.max_attempts,
             "order": package.order,
             "topics": [*names.request_topics, names.results, names.dead, names.cancels],
@@ -215,12 +214,21 @@ def _sampling(package: Package) -> list[tuple[str, Any, str]]:
     return rows
 
 
-def _refused_keywords(package: Package) -> list[str]:
-    used = package.output.keywords if package.output else frozenset[str]()
-    return [
-        f"output: {package.backend} may refuse {keyword}, and then every request is rejected"
-        for keyword in sorted(used & REFUSED_KEYWORDS[package.backend])
-    ]
+def _held(package: Package) -> dict[Backend, str]:
+    """How each backend would hold the package's output schema; {} where it has none."""
+    if package.output is None:
+        return {}
+    found: dict[Backend, str] = {}
+    for backend in get_args(Backend):
+        foreseen_ = foreseen(package.output, backend)
+        if foreseen_ is None:
+            found[backend] = "found out when a worker starts; `headrace schema check` tries it"
+        else:
+            narrowed = ", ".join(foreseen_.narrowed)
+            found[backend] = foreseen_.tier + (
+                f"; it forbids more than the schema by: {narrowed}" if narrowed else ""
+            )
+    return found
 
 
 def _generation_config(package: Package) -> JsonObject:
@@ -235,7 +243,6 @@ def _generation_config(package: Package) -> JsonObject:
 
 def _warnings(package: Package) -> list[str]:
     found = [f"output: {warning}" for warning in (package.output.warnings if package.output else ())]
-    found += _refused_keywords(package)
     found += [f"input: {warning}" for warning in (package.input.warnings if package.input else ())]
     if isinstance(package.weights, Path) and not package.weights.exists():
         found.append(f"weights: {package.weights} is not here")
@@ -267,6 +274,10 @@ def _show(report: Report) -> None:
     if package.order == "key":
         console.print("Order:   one request of a key at a time, in the order in which they were sent")
     console.print(f"Backend: {package.backend} ({report.backend_reason})")
+    if held := report.held:
+        console.print(f"Held:    {escape(held.pop(package.backend))}")
+        for backend, how in held.items():
+            console.print(f"         ({escape(f'with {backend}: {how}')})")
     console.print(f"Weights: {escape(str(package.weights))}\n")
     console.print(_sampling_table(report.sampling))
     console.print(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.schemas.backend_rewriting import LARGEST_EXACT_INTEGER, with_number_bounds
-from headrace.schemas.enforcement import Backend, Enforcement, candidates
+from headrace.schemas.enforcement import Backend, Enforcement, candidates, foreseen
 from headrace.schemas.errors import InvalidSchema
 from headrace.schemas.output_schema import OutputSchema
 
@@ -24,6 +24,29 @@ def test_a_schema_that_the_backend_holds_is_tried_as_it_is() -> None:
         "required": ["z"],
     }
     assert tried(schema)[0] == Enforcement("enforced", schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "guidance", "xgrammar"),
+    [
+        ({"type": "string", "enum": ["a"]}, "enforced", "enforced"),
+        ({"type": "string", "format": "date"}, "enforced_normalised", "enforced_normalised"),
+        ({"type": "integer", "multipleOf": 5}, "enforced", None),
+        ({"type": "array", "items": {"type": "null"}, "uniqueItems": True}, None, None),
+        (True, "enforced", "enforced"),
+        (False, None, None),
+    ],
+)
+def test_what_the_data_alone_foresees_is_what_is_tried_first_and_where_it_says_nothing_neither_do_we(
+    schema: Any, guidance: str | None, xgrammar: str | None
+) -> None:
+    parsed = OutputSchema.parse(schema)
+    backends: dict[Backend, str | None] = {"guidance": guidance, "xgrammar": xgrammar}
+    for backend, tier in backends.items():
+        found = foreseen(parsed, backend)
+        assert (found.tier if found else None) == tier
+        if found is not None:
+            assert found in tried(schema, backend)
 
 
 def test_the_last_resort_is_the_validation_alone() -> None:
