@@ -75,7 +75,10 @@ def run_worker(
     """
     from headrace.ops.contracts import contract_to_serve
 
-    # Before an engine is loaded for a package that may not serve.
+    engine, slot = (
+        engine_for(kind, package, settings),
+        slot_for(settings),
+    )  # nothing is loaded or connected yet
     frozen = contract_to_serve(settings, package)
 
     # Before vLLM's import: it reads the environment, and torch its thread settings, only then.
@@ -85,8 +88,8 @@ def run_worker(
         worker = Worker(
             settings=settings,
             package=package,
-            engine=engine_for(kind, package, settings),
-            slot=slot_for(settings),
+            engine=engine,
+            slot=slot,
             result_schema=None if frozen is None else frozen.result_schema,
         )
         signals = 0

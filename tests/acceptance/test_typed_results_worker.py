@@ -84,7 +84,10 @@ def test_results_of_a_frozen_contract_have_columns_for_other_teams_and_for_our_o
             assert 1 <= output["value"]["score"] <= 9
             assert json.loads(output["text"])["tags"] == output["value"]["tags"]
 
-        read = [json.loads(line) for line in headrace(stage, "results", "--model", "tagger", "--json").splitlines()]
+        read = [
+            json.loads(line)
+            for line in headrace(stage, "results", "--model", "tagger", "--json").splitlines()
+        ]
         values = {each["id"]: each["outputs"][0]["value"] for each in read}
         assert values.keys() == {"a", "b", "j"}
         assert values["a"] == json.loads(typed["a"]["outputs"][0]["text"])

@@ -125,6 +125,7 @@ def test_what_outlasts_the_drain_budget_is_counted_as_given_up_and_answered_by_t
         assert generations(second) == PARTITIONS
 
 
+@pytest.mark.soak  # the nemesis does it too, and more
 @pytest.mark.parametrize("seed", [20261130])
 def test_workers_killed_amid_transactions_lose_and_double_nothing_and_are_named_by_who_takes_over(
     kafka_bootstrap: str, unique_prefix: str, tmp_path: Path, seed: int

@@ -66,7 +66,7 @@ class Supervisor:
     [
         # An engine that says why it died convicts at once who was alone in it.
         ("die", 4, 30, 1),
-        ("vanish", -signal.SIGKILL, 6, 3),
+        pytest.param("vanish", -signal.SIGKILL, 6, 3, marks=pytest.mark.soak),
     ],
 )
 def test_the_guilty_one_is_found_by_bisection_while_others_are_served(

@@ -1,5 +1,5 @@
 """An engine's death and its shutdown, each in a process of its own: the shared engine must survive the
-tests.
+tests. What a worker makes of both is in `test_worker_vllm_death.py` and `test_worker_vllm.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("needs_vllm")
+pytestmark = [pytest.mark.usefixtures("needs_vllm"), pytest.mark.soak]
 
 
 def _live(scenario: str) -> tuple[dict[str, Any], str]:

@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from packages import write_package
 from processes import descendants, is_running
 from waiting import wait_until
@@ -19,6 +20,7 @@ ENGINE = "\n[engine]\nmax_model_len = 512\ndtype = 'float32'\nenforce_eager = tr
 IDS = [f"r{number}" for number in range(8)]
 
 
+@pytest.mark.soak
 def test_ctrl_c_while_requests_run_lets_them_finish_and_suspects_nobody(
     kafka_bootstrap: str, unique_prefix: str, tmp_path: Path, needs_vllm: None
 ) -> None:

@@ -19,6 +19,7 @@ from headrace.ops.java import find_java
 from headrace.ops.kafka_process import Node, start_cluster
 from headrace.schemas.errors import BrokerNotFound, KafkaFailed, KafkaUnavailable
 from headrace.schemas.settings import Settings
+from headrace.topics import admin as admin_module
 
 
 def limit_of(bootstrap_servers: str) -> int:
@@ -100,7 +101,8 @@ def test_a_broker_that_does_not_say_counts_with_the_default() -> None:
         broker.stop()
 
 
-def test_without_brokers_the_error_says_so() -> None:
+def test_without_brokers_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_module, "CONNECT_TIMEOUT_MS", 500)
     with pytest.raises(BrokerNotFound):
         offset_metadata_limit(Settings(bootstrap_servers=None))
     with pytest.raises(KafkaUnavailable):

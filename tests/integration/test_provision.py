@@ -13,6 +13,7 @@ from waiting import wait_until
 
 from headrace.schemas.errors import BrokerNotFound, KafkaUnavailable, TopicsError
 from headrace.schemas.settings import Settings
+from headrace.topics import admin as admin_module
 from headrace.topics.admin import open_admin
 from headrace.topics.changes import AddPartitions, AlterConfig, Change, Create, Same, differs
 from headrace.topics.names import ContractNames
@@ -174,7 +175,8 @@ def test_more_replicas_than_brokers_are_refused_with_what_to_do(
         bring_in_line(settings, names, too_many)
 
 
-def test_no_broker_there_is_said_with_the_setting_to_check() -> None:
+def test_no_broker_there_is_said_with_the_setting_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_module, "CONNECT_TIMEOUT_MS", 500)
     settings = Settings(bootstrap_servers="127.0.0.1:1")
     with pytest.raises(KafkaUnavailable, match="check HEADRACE_BOOTSTRAP_SERVERS"):
         compare(settings, ContractNames("p", "m", 1))
