@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
 import re
-import socket
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from headrace.consumers.contracts import (
     frozen_contract,
     read_contracts,
 )
+from headrace.ops.operator_name import operator_name
 from headrace.producers.control import ContractWriter
 from headrace.producers.kafka import PlainProducer
 from headrace.schemas.avro_form import contract_result_schema
@@ -89,7 +88,7 @@ def freeze(
             if contract.output is None
             else contract_result_schema(contract.output, contract.model, contract.number)
         )
-        frozen = FrozenContract(contract, schema, operator(), _now_ms())
+        frozen = FrozenContract(contract, schema, operator_name(), _now_ms())
     elif existing.contract.digest == contract.digest:
         return existing, False
     else:
@@ -123,7 +122,7 @@ def _with_override(
     if not check.can_be_overridden:
         proved = next(each for each in check.breaks if each.is_proved)
         raise UsageError(f"an override holds only where nothing is certain, and {proved}")
-    added = Override(*pair, operator(), _now_ms())
+    added = Override(*pair, operator_name(), _now_ms())
     others = tuple(each for each in existing.overrides if (each.contract_digest, each.version_digest) != pair)
     return replace(existing, overrides=(*others, added))
 
@@ -164,7 +163,7 @@ def set_alias(settings: Settings, name: str, of: tuple[str, int]) -> None:
             f"contract {of[0]}/{of[1]} is not frozen (frozen: {known}); `headrace contracts freeze` does that"
         )
     with _writer(settings) as writer:
-        writer.alias(Alias(name, *of, operator(), _now_ms()))
+        writer.alias(Alias(name, *of, operator_name(), _now_ms()))
 
 
 def remove_alias(settings: Settings, name: str) -> None:
@@ -316,15 +315,6 @@ def _writer(settings: Settings) -> Generator[ContractWriter]:
         yield ContractWriter(producer, prefix=settings.prefix)
     finally:
         producer.close()
-
-
-def operator() -> str:
-    """Who runs this: `user@host`."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container's user may have no name
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
 
 
 def _now_ms() -> int:

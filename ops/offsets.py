@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import re
-import socket
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from headrace.consumers.starting import (
     retention_headroom,
     where_to_start,
 )
+from headrace.ops.operator_name import operator_name
 from headrace.producers.control import ControlWriter
 from headrace.producers.kafka import PlainProducer
 from headrace.schemas.errors import UnreadableOffsets, UsageError
@@ -291,7 +290,7 @@ def accept(
     Raises KafkaUnavailable, KafkaFailed, TopicMissing.
     """
     now_ms = int(time.time() * 1000)
-    who = _who()
+    who = operator_name()
     acceptances = {
         report.tp: Acceptance(report.committed, resume_at, who, now_ms) for report, resume_at in resume
     }
@@ -300,11 +299,3 @@ def accept(
         ControlWriter(producer, prefix=names.prefix, group=names.group).accept(acceptances)
     finally:
         producer.close()
-
-
-def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container's user may have no name
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
