@@ -20,7 +20,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +124,10 @@ def judge(report: Report, real: dict[str, Any], text: str) -> None:
         report.doubted.append(f"{name}: {type(error).__name__}: {str(error)[:200]}: {text[:200]}")
 
 
-async def run(schemas: Sequence[dict[str, Any]], bootstrap: str, backend: Any, generations: int) -> Report:
+async def run(
+    schemas: Sequence[dict[str, Any]], bootstrap: str, backend: Any, generations: int
+) -> list[dict[str, Any]]:
+    """The results, as their bytes say them."""
     settings = Settings(
         bootstrap_servers=bootstrap, prefix=f"published-{uuid.uuid4().hex[:8]}", metrics_port=0
     )
@@ -148,19 +151,18 @@ async def run(schemas: Sequence[dict[str, Any]], bootstrap: str, backend: Any, g
     if running.done():
         await running
     try:
-        return await asyncio.to_thread(ask_and_judge, schemas, settings, names, generations)
+        return await asyncio.to_thread(ask, schemas, settings, names, generations)
     finally:
         worker.stop()
         await running
 
 
-def ask_and_judge(
+def ask(
     schemas: Sequence[dict[str, Any]], settings: Settings, names: ContractNames, generations: int
-) -> Report:
+) -> list[dict[str, Any]]:
     producer = PlainProducer(settings)
     tail = TailReader(settings, [TopicPartition(names.results, n) for n in range(PARTITIONS)], "beginning")
-    report = Report(schemas=len(schemas), generations=len(schemas) * generations)
-    outcomes: dict[int, Counter[str]] = defaultdict(Counter)
+    wanted, results = len(schemas) * generations, list[dict[str, Any]]()
     try:
         for round_ in range(generations):
             for number, real in enumerate(schemas):
@@ -177,20 +179,26 @@ def ask_and_judge(
                     partition=number % PARTITIONS,
                 )
                 producer.send(record)
-        seen = 0
         deadline = time.monotonic() + SILENCE_S
-        while seen < report.generations:
+        while len(results) < wanted:
             records = tail.poll(1.0)
             if records:
                 deadline = time.monotonic() + SILENCE_S
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{seen} of {report.generations} results in {SILENCE_S:.0f} s of silence")
-            for record in records:
-                seen += 1
-                take(report, outcomes, schemas, json.loads(record.value or b""))
+                raise TimeoutError(f"{len(results)} of {wanted} results in {SILENCE_S:.0f} s of silence")
+            results += [json.loads(record.value or b"") for record in records]
     finally:
         tail.close()
         producer.close()
+    return results
+
+
+def report_of(schemas: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> Report:
+    """In the main thread: only there a judgement can be cut short."""
+    report = Report(schemas=len(schemas), generations=len(results))
+    outcomes: dict[int, Counter[str]] = defaultdict(Counter)
+    for result in results:
+        take(report, outcomes, schemas, result)
     for number, real in enumerate(schemas):
         if outcomes[number]["ok"]:
             report.with_an_ok += 1
@@ -230,9 +238,10 @@ def main() -> None:
     given = parser.parse_args()
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     schemas = [json.loads(line) for line in given.schemas.read_text("utf-8").splitlines()]
-    report = asyncio.run(run(schemas, given.bootstrap, given.backend, given.generations))
+    results = asyncio.run(run(schemas, given.bootstrap, given.backend, given.generations))
+    report = report_of(schemas, results)
     with suppress(BrokenPipeError):
-        json.dump(asdict(report), sys.stdout)
+        json.dump(vars(report), sys.stdout)
 
 
 if __name__ == "__main__":
