@@ -10,6 +10,7 @@ from headrace.schemas.messages import JsonValue
 
 _CLASS = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
 _GROUP = re.compile(r"\([^()]*\)")
+_BOUNDS = re.compile(r"\{([0-9]+)(?:,([0-9]*))?\}")
 # Without a type, xgrammar takes these for anything at all; `properties` and `items` it takes for an object, an array.
 NEEDS_TYPE = (
     STRING_KEYWORDS
@@ -111,6 +112,13 @@ def is_whole(pattern: str) -> bool:
 
 def looks_around(pattern: str) -> bool:
     return any(token in pattern for token in ("(?=", "(?!", "(?<=", "(?<!", "\\b", "\\B"))
+
+
+def repeats_often(pattern: str) -> bool:
+    """Whether it repeats something more than 128 times: xgrammar 0.2.8 fails on that, with its cache as vLLM has it."""
+    return any(
+        int(times) > 128 for bounds in _BOUNDS.findall(_CLASS.sub("", pattern)) for times in bounds if times
+    )
 
 
 def with_pattern_that(is_so: Callable[[str], bool]) -> Callable[[Site], bool]:

@@ -273,7 +273,8 @@ class XgrammarCompiler:
         asked = self._parameters(**{kind: value})
         self._gate.validate_xgrammar_grammar(SimpleNamespace(structured_outputs=asked))
         # One thread: each has memory of its own, and it is the CPU time of all together that is limited.
-        compiler = self._module.GrammarCompiler(self._tokenizer, max_threads=1, cache_enabled=False)
+        # With its cache, as in vLLM: xgrammar 0.2.8 fails there on some repetitions that it compiles without.
+        compiler = self._module.GrammarCompiler(self._tokenizer, max_threads=1, cache_enabled=True)
         if kind in ("json", "json_object"):
             schema = text if kind == "json" else ANY_OBJECT
             return compiler.compile_json_schema(schema, any_whitespace=False, separators=(",", ":"))
