@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from headrace.schemas.enforcement import Backend
+from headrace.schemas.enforcement import Backend, chosen_backend
 from headrace.schemas.errors import InvalidSchema, PackageError
 from headrace.schemas.messages import Identifier, JsonObject, OutputConstraint, Sampling
 from headrace.schemas.output_schema import OutputCheck, OutputSchema
@@ -33,7 +33,6 @@ from headrace.schemas.toml_lines import line_of
 FILE_NAME = "package.toml"
 MAX_FILE_BYTES = 1024 * 1024  # of package.toml and of each file that it names
 
-DEFAULT_BACKEND: Backend = "guidance"
 
 _HOOKS = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<class_name>[A-Za-z_]\w*)", re.ASCII)
 
@@ -135,6 +134,7 @@ class Package:
     digest: str
     constraint: OutputConstraint | None
     output_check: OutputCheck | None
+    backend_chosen: tuple[Backend, str]  # by the output schema, and why; `structured_outputs` overrides it
 
     @property
     def directory(self) -> Path:
@@ -144,7 +144,7 @@ class Package:
     @property
     def backend(self) -> Backend:
         """What enforces output schemas while text is generated: one for the engine's life."""
-        return self.structured_outputs or DEFAULT_BACKEND
+        return self.structured_outputs or self.backend_chosen[0]
 
 
 def load_package(path: Path) -> Package:
@@ -211,6 +211,7 @@ class _Loading:
             digest=self._digest(),
             constraint=constraint,
             output_check=OutputCheck(constraint) if constraint is not None else None,
+            backend_chosen=chosen_backend(output),
         )
 
     def _parse(self) -> _PackageFile:

@@ -153,10 +153,13 @@ class Report:
     @property
     def backend_reason(self) -> str:
         """Why this backend."""
+        chosen, why = self.package.backend_chosen
+        if self.package.structured_outputs is None:
+            return why
         return (
             "set in the package"
-            if self.package.structured_outputs
-            else "the default; structured_outputs chooses"
+            if chosen == self.package.backend
+            else f"set in the package; without that {chosen}"
         )
 
     def as_json(self) -> JsonObject:

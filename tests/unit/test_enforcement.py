@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from headrace.schemas.backend_rewriting import LARGEST_EXACT_INTEGER, with_number_bounds
-from headrace.schemas.enforcement import Backend, Enforcement, candidates, foreseen
+from headrace.schemas.enforcement import Backend, Enforcement, candidates, chosen_backend, foreseen
 from headrace.schemas.errors import InvalidSchema
+from headrace.schemas.messages import JsonObject
 from headrace.schemas.output_schema import OutputSchema
 
 
@@ -126,3 +128,22 @@ def test_a_schema_that_could_switch_guidance_off_is_refused(place: str) -> None:
 def test_a_schema_that_accepts_nothing_is_left_to_the_validation() -> None:
     assert tried(False) == [Enforcement("validated_only", None)]
     assert tried(True)[0] == Enforcement("enforced", {})
+
+
+@pytest.mark.parametrize(
+    ("schema", "backend", "why"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "integer"}}}, "xgrammar", "faster"),
+        ({"type": "string", "pattern": "^[a-z]{1,9}$"}, "xgrammar", "faster"),
+        ({"type": "string", "pattern": "^[a-z]{1,255}$"}, "guidance", "does not hold all"),
+        ({"type": "integer", "multipleOf": 3}, "guidance", "does not hold all"),
+        ({"type": "string", "pattern": "b"}, "guidance", "forbids more.*pattern without"),
+        ({"type": "integer", "maximum": 2**64}, "xgrammar", "guidance may not"),
+        (None, "guidance", "of their own"),
+    ],
+)
+def test_xgrammar_is_chosen_where_it_holds_all_and_forbids_no_more(
+    schema: JsonObject | None, backend: Backend, why: str
+) -> None:
+    chosen, reason = chosen_backend(None if schema is None else OutputSchema.parse(schema))
+    assert (chosen, bool(re.search(why, reason))) == (backend, True), reason
