@@ -1,4 +1,4 @@
-"""Runs inside vLLM's own processes: the engine goes when its worker goes.
+"""Runs inside vLLM's own processes: the engine goes when its worker goes, and compiles a grammar once.
 
 vLLM's engine process outlives a parent that was killed, and keeps its GPU memory (seen with 0.32.0: SIGKILL of the
 front end left `VLLM::EngineCore` running). vLLM loads the entry points of `vllm.general_plugins` in each of its
@@ -9,15 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
+
+from headrace.workers.vllm_grammars import compile_guidance_once
 
 PARENT = "HEADRACE_ENGINE_PARENT"  # the process id of the worker that starts the engine
 LOOK_EVERY_S = 0.5
 
 
+def begin() -> None:
+    """What vLLM calls as each of its processes starts. Returns at once."""
+    end_with_worker()
+    if "vllm.v1.engine.core" in sys.modules:  # elsewhere nothing is compiled, and the import takes seconds
+        compile_guidance_once()
+
+
 def end_with_worker() -> None:
-    """Watch for the end of the worker, if this process is one that it started. Returns at once."""
+    """Watch for the end of the worker, if this process is one that it started."""
     parent = os.getppid()
     if os.environ.get(PARENT) == str(parent):
         # A terminal's Ctrl-C goes to the whole process group: it is the worker's to answer, by finishing what is in

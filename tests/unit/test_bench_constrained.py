@@ -10,6 +10,8 @@ import pytest
 
 from headrace.ops.bench.constrained import ConstrainedPair, compare, median_and_spread
 from headrace.ops.bench.ground import BenchFailed
+from headrace.schemas.enforcement import Enforcement
+from headrace.schemas.messages import OutputConstraint
 from headrace.schemas.output_schema import OutputSchema
 from headrace.workers.engine import GeneratedChoice, Generation, GenerationJob, Prompt
 
@@ -24,6 +26,9 @@ class Counted:
 
     async def encode(self, prompt: Prompt) -> list[int]:
         return [1]
+
+    async def enforcement_of(self, constraint: OutputConstraint) -> Enforcement:
+        return Enforcement("enforced", constraint.json_schema)
 
     async def generate(self, job: GenerationJob) -> AsyncIterator[Generation]:
         self.asked.append(job.constraint is not None)
