@@ -43,7 +43,7 @@ def roots(pyproject: Mapping[str, Any]) -> dict[str, list[Requirement]]:
     """What each lock is made for."""
     project = pyproject["project"]
     extras = project["optional-dependencies"]
-    light = [*project["dependencies"], *extras["broker"], *extras["simulated"]]
+    light = [*project["dependencies"], *extras["broker"], *extras["simulated"], *extras["http"]]
     asked = {
         "light": [*pyproject["build-system"]["requires"], *light],
         "engine-cpu": [*extras["worker-cpu"], *extras["demo"]],
