@@ -16,7 +16,7 @@ import json
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.5
 RETRY_S = 1.0  # before the topic is looked for again
 READ_TIMEOUT_S = 30.0
+
+T = TypeVar("T")
 
 PARTITION = "partition"
 ACCEPT = "accept"
@@ -197,18 +199,30 @@ def _has_read(tail: TailReader, ends: dict[TopicPartition, int]) -> bool:
     return all((tail.position(tp) or 0) >= end for tp, end in ends.items())
 
 
-class ControlReader:
+class Records(Protocol):
+    """What a follower reads into."""
+
+    def take(self, key: bytes | None, value: bytes | None) -> str | None:
+        """Note a record; what is wrong with it, where it cannot be read."""
+        ...
+
+
+R = TypeVar("R", bound=Records)
+
+
+class ControlFollower(Generic[R]):
     """Follows the control topic. `run` is a thread's body; everything else may be called from any thread.
 
-    Nothing is to be asked before `ready`: a partition that has not been read yet would pass for one that is not
-    known. `changed` is called in the reading thread: when it gets ready, and whenever something has changed after
-    that.
+    `changed` is called in the reading thread: when it gets ready, and whenever something has changed after that.
     """
 
-    def __init__(self, settings: Settings, changed: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, settings: Settings, new: Callable[[], R], changed: Callable[[], None] | None = None
+    ) -> None:
         self._settings = settings
+        self._new = new
         self._changed = changed or (lambda: None)
-        self._records = ControlRecords()
+        self._records = new()
         self._lock = threading.Lock()  # over `_records`
         self._ready = threading.Event()
         self._stop = threading.Event()
@@ -220,16 +234,10 @@ class ControlReader:
         """Whether all has been read that was there when `run` began to read. Once true it stays so."""
         return self._ready.is_set()
 
-    def is_known(self, group: str, tp: TopicPartition) -> bool:
-        """Whether the group has committed offsets for the partition at some time."""
-        assert self.ready, "what has not been read yet would pass for not known"
+    def asked(self, ask: Callable[[R], T]) -> T:
+        """What the records say to a question, with none being taken meanwhile."""
         with self._lock:
-            return (group, tp) in self._records.known
-
-    def accepted(self, group: str, tp: TopicPartition) -> Acceptance | None:
-        """The acceptance for a partition that was given last and not spent yet."""
-        with self._lock:
-            return self._records.acceptances.get((group, tp))
+            return ask(self._records)
 
     def stop(self) -> None:
         """Let `run` return."""
@@ -254,7 +262,7 @@ class ControlReader:
         tail = self._tail = open_control(self._settings)
         try:
             ends = tail.end_offsets()
-            fresh = ControlRecords()
+            fresh = self._new()
             while not self._stop.is_set() and not _has_read(tail, ends):
                 self._take(tail.poll(POLL_S), fresh)
             if self._stop.is_set():
@@ -272,9 +280,31 @@ class ControlReader:
             self._tail = None
             tail.close()
 
-    def _take(self, records: Iterable[Record], into: ControlRecords) -> None:
+    def _take(self, records: Iterable[Record], into: R) -> None:
         for record in records:
             wrong = into.take(record.key, record.value)
             if wrong is not None and record.location not in self._complained:
                 self._complained.add(record.location)
                 logger.warning("the record at %s-%d offset %d cannot be read: %s", *record.location, wrong)
+
+
+class ControlReader(ControlFollower[ControlRecords]):
+    """Follows what workers and operators have to agree on.
+
+    Nothing is to be asked before `ready`: a partition that has not been read yet would pass for one that is not
+    known.
+    """
+
+    def __init__(self, settings: Settings, changed: Callable[[], None] | None = None) -> None:
+        super().__init__(settings, ControlRecords, changed)
+
+    def is_known(self, group: str, tp: TopicPartition) -> bool:
+        """Whether the group has committed offsets for the partition at some time."""
+        assert self.ready, "what has not been read yet would pass for not known"
+        with self._lock:
+            return (group, tp) in self._records.known
+
+    def accepted(self, group: str, tp: TopicPartition) -> Acceptance | None:
+        """The acceptance for a partition that was given last and not spent yet."""
+        with self._lock:
+            return self._records.acceptances.get((group, tp))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.consumers.catalogue import serving_key, serving_value
 from headrace.consumers.contracts import alias_key, alias_value, contract_key, contract_value
 from headrace.consumers.control import acceptance_key, acceptance_value, partition_key, partition_value
 from headrace.producers.kafka import OutgoingRecord
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from concurrent.futures import Future
 
+    from headrace.consumers.catalogue import ServingVersion
     from headrace.consumers.contracts import Alias, FrozenContract
     from headrace.consumers.records import CommitPoint, RecordLocation, TopicPartition
     from headrace.consumers.starting import Acceptance
@@ -69,6 +71,10 @@ class ControlWriter:
                 for tp, acceptance in acceptances.items()
             ]
         )
+
+    def serves(self, serving: ServingVersion) -> None:
+        """Write what a worker serves. Raises KafkaUnavailable, KafkaFailed, TopicMissing."""
+        self._write([self._record(serving_key(serving), serving_value(serving))])
 
     def _record(self, key: bytes, value: bytes | None) -> OutgoingRecord:
         return OutgoingRecord(self._topic, key, value)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.consumers.assignor import UnitAssignor
+from headrace.consumers.catalogue import ServingVersion
 from headrace.consumers.kafka import RequestConsumer
 from headrace.producers.kafka import GuardedTransaction, PlainProducer
 from headrace.schemas.codec import Codec
@@ -124,6 +126,7 @@ def assemble(
     )
     consumer = _consumer(serves, room)
     control = ControlLink(settings, names.group)
+    control.serves(_serving_version(serves))
     windows = WindowReader(settings, names, settings.dedupe_window, window_read)
     ledger = Ledger(
         commit_interval_s=settings.commit_interval_ms / 1000,
@@ -157,6 +160,20 @@ def assemble(
     )
     side: dict[str, SideReader] = {"cancels": canceller, "control": control, "windows": windows}
     return Parts(consumer, pump, requests, producer, replies, hooks, side)
+
+
+def _serving_version(serves: Serves) -> ServingVersion:
+    identity, package = serves.engine.identity, serves.package
+    return ServingVersion(
+        serves.names.model,
+        serves.names.contract,
+        package.version,
+        identity.engine,
+        identity.max_model_len,
+        package.output is not None,
+        package.reasoning_parser is not None,
+        int(time.time() * 1000),
+    )
 
 
 def _admission(serves: Serves, room: Room) -> Admission:

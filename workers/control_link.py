@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Mapping
 
+from headrace.consumers.catalogue import ServingVersion
 from headrace.consumers.control import ControlReader
 from headrace.consumers.records import CommitPoint, TopicPartition
 from headrace.consumers.starting import Acceptance
@@ -20,6 +21,10 @@ log = logging.getLogger(__name__)
 RETRY_S = 2.0
 
 
+# What the group has committed, or what is served.
+_Told = Mapping[TopicPartition, CommitPoint] | ServingVersion
+
+
 class ControlLink:
     """`run` is a thread's body; the rest may be called from any thread, and never waits."""
 
@@ -28,7 +33,7 @@ class ControlLink:
         self._group = group
         self._reader = ControlReader(settings, self._changed)
         self._revision = 0
-        self._told: queue.SimpleQueue[Mapping[TopicPartition, CommitPoint] | None] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[_Told | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
 
     def _changed(self) -> None:
@@ -56,6 +61,10 @@ class ControlLink:
         """The group has committed these now: write down what is not known yet."""
         self._told.put(dict(committed))
 
+    def serves(self, serving: ServingVersion) -> None:
+        """The engine is ready: write down what is served."""
+        self._told.put(serving)
+
     def run(self) -> None:
         """Read, and write, until `stop()`."""
         writing = threading.Thread(target=self._write, name="control writer", daemon=True)
@@ -76,15 +85,16 @@ class ControlLink:
         if producer is not None:
             producer.close()
 
-    def _write_one(
-        self, producer: PlainProducer | None, told: Mapping[TopicPartition, CommitPoint]
-    ) -> PlainProducer | None:
+    def _write_one(self, producer: PlainProducer | None, told: _Told) -> PlainProducer | None:
         """Try until it is written, or we are to stop; the producer to go on with."""
         while True:
             try:
                 producer = producer or PlainProducer(self._settings)
                 writer = ControlWriter(producer, prefix=self._settings.prefix, group=self._group)
-                writer.know(told, self._reader)
+                if isinstance(told, ServingVersion):
+                    writer.serves(told)
+                else:
+                    writer.know(told, self._reader)
             except HeadraceError as error:
                 log.warning("the control topic cannot be written, trying on: %s", error)
                 if self._stopping.wait(RETRY_S):
