@@ -33,6 +33,11 @@ def way_back(timeout: float) -> float:
     return min(1.0, timeout / 20)
 
 
+def _deadline(timeout: float) -> int:
+    """Of a request whose caller waits so many seconds from now; ms since the epoch."""
+    return int((time.time() + timeout - way_back(timeout)) * 1000)
+
+
 class Pending(Generic[T]):
     """A request that Kafka has; its result may be awaited, several times over if need be."""
 
@@ -202,6 +207,31 @@ class Client:
         finally:
             self._exchanges.let_go(exchange)
 
+    async def follow(
+        self,
+        request: Request,
+        *,
+        timeout: float,
+        lane: Lane = "interactive",
+        id_is_ours: bool = True,
+    ) -> AsyncGenerator[str | Result]:
+        """Ask, and yield the text as it is generated and at last the Result, whatever its status.
+
+        Without `request.stream` the Result alone comes. With `id_is_ours` nobody else can be waiting for the same
+        request: it is cancelled where the caller stops before its end. Raises what `ask` raises where no result
+        comes (NoReply), and StreamRestarted.
+        """
+        self._check_open()
+        asked = build_request(request, deadline=_deadline(timeout), stream=request.stream)
+        exchange = await self._exchanges.begin(asked, lane, timeout, id_is_ours=id_is_ours)
+        try:
+            while (text := await exchange.texts.get()) is not None:
+                if text:
+                    yield text
+            yield exchange.outcome.result()
+        finally:
+            self._exchanges.let_go(exchange)
+
     @overload
     async def submit(
         self,
@@ -284,7 +314,7 @@ class Client:
         self._check_open()
         if timeout is not None and not timeout > 0:
             raise UsageError(f"timeout is {timeout}: a number of seconds above 0")
-        deadline = None if timeout is None else int((time.time() + timeout - way_back(timeout)) * 1000)
+        deadline = None if timeout is None else _deadline(timeout)
         request = build_request(given, into=into, deadline=deadline, stream=stream, **options)
         if stream and request.sampling is not None and (request.sampling.n or 1) > 1:
             raise UsageError("a stream has one choice: sampling.n must be 1")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from datetime import date
+from typing import cast
 
 import pytest
 from conformance.client_parts import (
@@ -38,7 +39,7 @@ from headrace.schemas.errors import (
     Truncated,
     UsageError,
 )
-from headrace.schemas.messages import ChatMessage, Request, Sampling, Status
+from headrace.schemas.messages import ChatMessage, Request, Result, Sampling, Status
 
 
 class ClientPort(ClientCase):
@@ -255,6 +256,51 @@ class ClientPort(ClientCase):
         async def work(client: Client) -> None:
             with pytest.raises(UsageError, match="one choice"):
                 await anext(client.stream("Tell me", sampling={"n": 2}))
+
+        self.run(fate, work)
+
+    def test_following_a_stream_yields_its_text_and_at_last_the_result(self, fate: Fate) -> None:
+        fate.answer_with(STORY)
+
+        async def work(client: Client) -> None:
+            request = Request(id="followed", prompt="Tell me.", stream=True)
+            *texts, result = [each async for each in client.follow(request, timeout=ENOUGH)]
+            assert "".join(cast("list[str]", texts)) == STORY
+            assert len(texts) > 1
+            assert isinstance(result, Result)
+            assert (result.status, result.outputs[0].text) == ("ok", STORY)
+
+        self.run(fate, work)
+
+    def test_following_gives_a_result_that_is_not_ok_as_it_is(self, fate: Fate) -> None:
+        fate.fail_next("truncated", "it ran into max_tokens")
+
+        async def work(client: Client) -> None:
+            (result,) = [
+                each async for each in client.follow(Request(id="cut", prompt="Tell me."), timeout=ENOUGH)
+            ]
+            assert isinstance(result, Result)
+            assert (result.id, result.status) == ("cut", "truncated")
+
+        self.run(fate, work)
+
+    def test_whoever_stops_following_gives_the_request_up_unless_others_may_wait_for_it(
+        self, fate: Fate
+    ) -> None:
+        fate.answer_with(STORY)
+
+        async def leave(client: Client, id_: str, *, ours: bool) -> None:
+            fate.ignore_next()
+            following = client.follow(Request(id=id_, prompt="x"), timeout=ENOUGH, id_is_ours=ours)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(anext(following), 0.2)
+            await following.aclose()
+
+        async def work(client: Client) -> None:
+            await leave(client, "shared", ours=False)
+            await leave(client, "mine", ours=True)
+            await until(lambda: "mine" in fate.cancelled)
+            assert "shared" not in fate.cancelled
 
         self.run(fate, work)
 
