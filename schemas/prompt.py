@@ -50,11 +50,6 @@ _STEPS = " steps"  # the counter's name in a rendering: with a blank, so that no
 RenderedPrompt = str | list[ChatMessage]
 Role = Literal["system", "user", "text"]
 
-_UNSERVED = {
-    "tools": "tools are not served in this release",
-    "tool_choice": "tool_choice is not served in this release",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class TemplateSource:
@@ -153,9 +148,7 @@ def prompt_of(request: Request, package: Package) -> RenderedPrompt:
 
     Raises UnsupportedField for what this package cannot serve, and what `PromptTemplate.render` raises.
     """
-    for field, why in _UNSERVED.items():
-        if getattr(request, field) is not None:
-            raise UnsupportedField(why, path=f"/{field}")
+    _check_tools(request)
     if request.reasoning is not None and package.reasoning_parser is None:
         raise UnsupportedField(
             f"{package.model} {package.version} is no reasoning model: its package has no reasoning_parser",
@@ -171,6 +164,23 @@ def prompt_of(request: Request, package: Package) -> RenderedPrompt:
             path="/variables",
         )
     return package.prompt.render(cast("JsonObject", request.variables))
+
+
+def _check_tools(request: Request) -> None:
+    if request.tools is None:
+        if request.tool_choice is not None:
+            raise UnsupportedField(
+                "tool_choice without tools: there is nothing to choose from", path="/tool_choice"
+            )
+        return
+    if request.messages is None:
+        raise UnsupportedField("tools go with messages: only a chat template can show them", path="/tools")
+    if request.tool_choice is None or request.tool_choice.mode != "none":
+        raise UnsupportedField(
+            "whether the model calls a tool cannot be left to it: this release has no tool parser. With tool_choice"
+            " none the tools are shown to the model, and none is called",
+            path="/tool_choice",
+        )
 
 
 def constraint_of(request: Request, package: Package) -> tuple[OutputConstraint | None, OutputCheck | None]:

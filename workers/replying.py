@@ -180,6 +180,11 @@ class DeltaStream:
         self._seq = 0
         self.first_token_ms: int | None = None
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether any text was taken: it is on its way, or will be."""
+        return self.first_token_ms is not None
+
     def add(self, delta: Delta) -> None:
         """Take some text."""
         if not delta.text:

@@ -121,7 +121,7 @@ def _prompt_of(request: Request, package: Package) -> Prompt:
     rendered = prompt_of(request, package)
     if isinstance(rendered, str):
         return TextPrompt(rendered, request.reasoning)
-    return ChatPrompt(rendered, reasoning=request.reasoning)
+    return ChatPrompt(rendered, request.tools or [], request.reasoning)
 
 
 def worst(judged: Sequence[_Judged]) -> tuple[Status, ErrorDetail | None]:
@@ -137,6 +137,14 @@ def may_try_again(
     if status != "invalid_output" or attempt >= max_attempts or sampling.temperature == 0:
         return False
     return request.sampling is None or request.sampling.seed is None
+
+
+def _may_stream(enforcement: Enforcement | None) -> bool:
+    """Whether tokens may leave before the end: where nothing was promised that decoding does not hold.
+
+    `enforcement` of the output schema; None: there is none.
+    """
+    return enforcement is None or enforcement.tier in ("enforced", "enforced_normalised")
 
 
 def seed_of_attempt(sampling: Sampling, attempt: int) -> Sampling:
@@ -267,8 +275,7 @@ class Serving:
         token_ids = await self._encode(prompt)
         measured(len(token_ids))
         enforcement = None if constraint is None else await self._enforcement_of(constraint)
-        # Tokens may leave before the end only where nothing was promised that may still fail, or change.
-        streams = request.stream and work.reply_to is not None and constraint is None
+        streams = request.stream and work.reply_to is not None and _may_stream(enforcement)
         if self._hooks is not None and self._hooks.change_results:
             streams = False
         held = held_constraint(constraint, enforcement) if constraint and enforcement else None
@@ -289,7 +296,8 @@ class Serving:
                 generation, check, constraint, work, attempt, queued_ms, stream, by_grammar=held is not None
             )
             served = replace(served, tier=enforcement.tier if enforcement else None)
-            if not may_try_again(served.status, request, sampling, attempt, self._package.max_attempts):
+            again = may_try_again(served.status, request, sampling, attempt, self._package.max_attempts)
+            if not again or stream.has_begun:  # whoever has read a beginning wants no other
                 return served if self._hooks is None else await self._hooks.after(work, served, check)
             attempt += 1
 

@@ -28,6 +28,7 @@ from headrace.schemas.prompt import (
     sampling_of,
 )
 
+TOOLS = [{"function": {"name": "f"}}]
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}
 
 
@@ -192,15 +193,25 @@ def test_messages_and_prompts_need_no_template(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "field",
     [
-        {"tools": [{"function": {"name": "f"}}]},
+        {"tools": TOOLS},
         {"tool_choice": {"mode": "auto"}},
         {"reasoning": {"effort": "low"}},
     ],
 )
-def test_what_this_release_does_not_serve_is_refused_by_name(tmp_path: Path, field: Any) -> None:
+def test_what_this_package_cannot_serve_is_refused_by_name(tmp_path: Path, field: Any) -> None:
     with pytest.raises(UnsupportedField) as refusal:
         prompt_of(request(**field), package(tmp_path))
     assert refusal.value.path == "/" + next(iter(field))
+
+
+def test_tools_are_shown_to_the_model_and_whether_it_calls_one_is_not_left_to_it(tmp_path: Path) -> None:
+    messages = [ChatMessage(role="user", content="hi")]
+    shown = request(messages=messages, tools=TOOLS, tool_choice={"mode": "none"})
+    assert prompt_of(shown, package(tmp_path)) == messages
+    for choice in (None, {"mode": "auto"}):
+        with pytest.raises(UnsupportedField) as refusal:
+            prompt_of(request(messages=messages, tools=TOOLS, tool_choice=choice), package(tmp_path))
+        assert refusal.value.path == "/tool_choice"
 
 
 def test_the_constraint_is_the_packages_or_the_requests_or_none(tmp_path: Path) -> None:

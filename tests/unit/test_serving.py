@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from serving_parts import Sent, a_work
 
 from headrace.schemas.codec import Codec
+from headrace.schemas.enforcement import Enforcement
 from headrace.schemas.errors import EngineDead
 from headrace.schemas.messages import OutputConstraint, Reply, Sampling
 from headrace.schemas.output_schema import OutputCheck
@@ -26,6 +27,15 @@ from headrace.workers.simulated_engine import SimulatedEngine, SimulatedProfile
 from headrace.workers.simulated_failures import Failure
 
 
+class Held(SimulatedEngine):
+    """An engine that says how much of a schema it holds."""
+
+    tier = "enforced"
+
+    async def enforcement_of(self, constraint: OutputConstraint) -> Enforcement:
+        return replace(await super().enforcement_of(constraint), tier=self.tier)
+
+
 def serve(
     directory: Path,
     value: str,
@@ -36,8 +46,10 @@ def serve(
     stream: bool = False,
     time_scale: float = 0,
     deaths: int = 0,
+    tier: str = "enforced",
 ) -> tuple[Served, list[Reply], SimulatedEngine]:
-    engine = SimulatedEngine(SimulatedProfile(time_scale=time_scale, max_model_len=256))
+    engine = Held(SimulatedProfile(time_scale=time_scale, max_model_len=256))
+    engine.tier = tier
     for failure in failures or []:
         engine.script.fail_next(failure)
     sent = Sent()
@@ -192,10 +204,32 @@ def test_streamed_deltas_add_up_to_the_text_in_sequence(tmp_path: Path) -> None:
     assert served.first_token_ms is not None
 
 
-def test_nothing_is_streamed_where_an_output_schema_may_still_fail(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tier", ["enforced", "enforced_normalised", "relaxed:maxLength"])
+def test_text_under_a_schema_is_streamed_where_decoding_holds_all_of_it_and_only_there(
+    tmp_path: Path, tier: str
+) -> None:
     value = '{"id":"a","variables":{"title":"Heat"},"stream":true}'
-    served, deltas, _ = serve(tmp_path, value, output=TAGS_SCHEMA, stream=True)
-    assert (served.status, deltas) == ("ok", [])
+    served, deltas, _ = serve(tmp_path, value, output=TAGS_SCHEMA, stream=True, tier=tier)
+    assert served.status == "ok"
+    text = "".join(each.delta or "" for each in deltas)
+    assert text == (served.outputs[0].text if tier.startswith("enforced") else "")
+
+
+@pytest.mark.parametrize(("tier", "attempt"), [("enforced", 1), ("relaxed:maxLength", 2)])
+def test_an_invalid_output_is_not_tried_again_once_its_text_has_left(
+    tmp_path: Path, tier: str, attempt: int
+) -> None:
+    served, deltas, _ = serve(
+        tmp_path,
+        '{"id":"a","variables":{"title":"Heat"},"stream":true}',
+        failures=["invalid_output"],
+        output=TAGS_SCHEMA,
+        extra="max_attempts = 2",
+        stream=True,
+        tier=tier,
+    )
+    assert (served.status, served.attempt) == ("invalid_output" if attempt == 1 else "ok", attempt)
+    assert bool(deltas) is (attempt == 1)
 
 
 def test_a_request_that_was_in_flight_at_deaths_says_in_its_tokens_and_its_result_which_attempt_this_is(
