@@ -69,6 +69,9 @@ COMPATIBILITY: Final[dict[type[Message], Compatibility]] = {
     DeadLetter: "FULL_TRANSITIVE",
 }
 
+# Schemas that shipped before the present ones, by the names of their files: what was written with them lies in topics.
+FORMER_SCHEMAS: Final[dict[type[Message], tuple[str, ...]]] = {Request: ("request_1",)}
+
 _JSON_BYTE: Final = b"{"
 _SINGLE_OBJECT_MARKER: Final = b"\xc3\x01"
 _SINGLE_OBJECT_HEAD: Final = 10  # bytes: the marker and the fingerprint
@@ -280,6 +283,10 @@ class Codec:
         ours = _schema(kind)
         if fingerprint == ours.fingerprint:
             return self._by_fingerprint.setdefault((kind, fingerprint), RecordReader(ours.root, ours.root))
+        for former in map(shipped, FORMER_SCHEMAS.get(kind, ())):
+            if fingerprint == former.fingerprint:
+                reader = RecordReader(former.root, ours.root)
+                return self._by_fingerprint.setdefault((kind, fingerprint), reader)
         if kind is Result and self._learn_result_schemas():
             found = self._by_fingerprint.get((kind, fingerprint))
             if found is not None:

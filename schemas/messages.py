@@ -34,6 +34,8 @@ STATUS_ORDER: tuple[Status, ...] = (
 Identifier = Annotated[str, Field(min_length=1, max_length=256)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]  # a string, as keys of JSON objects are
+LogitBias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 Milliseconds = Annotated[int, Field(ge=0, le=2**53 - 1)]
 
 
@@ -141,6 +143,7 @@ class Sampling(Message):
     repetition_penalty: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] | None = None
     n: Annotated[int, Field(ge=1, le=8)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logit_bias: Annotated[dict[TokenId, LogitBias], Field(max_length=1024)] | None = None
 
 
 class OutputConstraint(Message):

@@ -40,6 +40,8 @@ def sampling_arguments(
     `max_tokens` never exceeds what the context has room for.
     """
     given = sampling.model_dump(exclude_none=True)
+    if sampling.logit_bias is not None:
+        given["logit_bias"] = {int(token): bias for token, bias in sampling.logit_bias.items()}
     arguments = {**model_defaults, **given}
     room = max_model_len - prompt_tokens
     arguments["max_tokens"] = min(int(arguments.get("max_tokens") or room), room)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from conformance.engine_port import Port, Seen, collect
 
-from headrace.schemas.errors import EngineDead, EngineUnavailable, PackageError
+from headrace.schemas.errors import EngineDead, EngineRejected, EngineUnavailable, PackageError
 from headrace.schemas.messages import OutputConstraint, Sampling
 from headrace.workers.engine import GenerationJob, TextPrompt
 from headrace.workers.vllm_engine import VllmEngine
@@ -80,3 +80,17 @@ def test_before_it_is_started_and_after_it_is_shut_down_nothing_is_answered(port
     port.run(engine.shutdown())
     with pytest.raises(EngineDead, match="shut down"):
         engine.check_health()
+
+
+def test_a_bias_makes_a_token_certain_and_one_for_a_token_that_is_not_there_is_refused(port: Port) -> None:
+    async def go(token: str) -> Seen:
+        token_ids = await port.engine.encode(TextPrompt("Once"))
+        sampling = Sampling(max_tokens=5, logprobs=0, logit_bias={token: 100.0})
+        job = GenerationJob(f"bias-{token}", token_ids, sampling)
+        return await collect(port.engine.generate(job))
+
+    certain = port.run(go("77")).generation.choices[0].logprobs
+    assert certain is not None
+    assert len({each.token for each in certain}) == 1
+    with pytest.raises(EngineRejected, match="999999"):
+        port.run(go("999999"))

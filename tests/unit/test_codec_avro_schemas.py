@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import types
 import typing
@@ -25,7 +26,7 @@ from headrace.schemas.avro_schema import (
     shipped,
     shipped_text,
 )
-from headrace.schemas.codec import SCHEMA_NAMES
+from headrace.schemas.codec import FORMER_SCHEMAS, SCHEMA_NAMES, Codec
 from headrace.schemas.messages import Message
 
 KINDS = list(SCHEMA_NAMES)
@@ -159,7 +160,8 @@ def test_every_schema_is_complete_in_itself(kind: type[Message]) -> None:
 # A fingerprint is what messages in topics carry: a schema that ships and is changed is a new schema, and the old
 # one must stay readable.
 FINGERPRINTS = {
-    "request": "63fcce3ed5ef7032",
+    "request": "5aafd598e763a717",
+    "request_1": "63fcce3ed5ef7032",
     "result": "3dfc8f5f4ceff284",
     "reply": "34277194c3d34da1",
     "dead_letter": "047769e6c7e884dd",
@@ -170,6 +172,18 @@ FINGERPRINTS = {
 @pytest.mark.parametrize(("name", "fingerprint"), FINGERPRINTS.items())
 def test_a_schema_that_has_been_written_with_does_not_change_unnoticed(name: str, fingerprint: str) -> None:
     assert shipped(name).fingerprint == int(fingerprint, 16).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, names in FORMER_SCHEMAS.items() for name in names]
+)
+def test_what_was_written_with_a_schema_of_before_is_still_read(kind: type[Message], name: str) -> None:
+    former = shipped(name)
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, json.loads(shipped_text(name)), {"id": "old", "prompt": "p"})
+    value = b"\xc3\x01" + former.fingerprint + buffer.getvalue()
+    decoded = Codec().decode(kind, value).message
+    assert decoded.model_dump(exclude_defaults=True) == {"id": "old", "prompt": "p"}
 
 
 def test_the_fingerprint_is_the_one_of_the_avro_specification() -> None:

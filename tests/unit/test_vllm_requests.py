@@ -100,3 +100,9 @@ def test_logprobs_are_ranked_cut_to_the_number_asked_for_and_finite() -> None:
     (one,) = collector.generation(1, 0).choices[0].logprobs or []
     assert (one.token, one.logprob) == ("c", vllm_requests.LEAST_LOGPROB)
     assert [(top.token, top.logprob) for top in one.top] == [("a", -0.1), ("b", -2.0)]
+
+
+def test_biases_go_by_token_ids_that_are_numbers_to_vllm() -> None:
+    sampling = Sampling(logit_bias={"7": -100.0, "12": 3.5})
+    arguments = vllm_requests.sampling_arguments(sampling, {}, 1, 100)
+    assert arguments["logit_bias"] == {7: -100.0, 12: 3.5}
