@@ -142,6 +142,11 @@ class Client:
 
         return call
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open and hears its replies; once it has lost them it never will again."""
+        return self._loop is not None and not self._exchanges.has_ended
+
     # --- asking ---------------------------------------------------------------------------------------
 
     @overload

@@ -56,6 +56,11 @@ class Exchanges:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ended: tuple[str, HeadraceError | None] | None = None  # why nothing can be asked any more
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing can be asked any more."""
+        return self._ended is not None
+
     def check_open(self) -> None:
         """Raises NoReply once the client was closed or has lost its replies."""
         if self._ended is not None:

@@ -49,6 +49,19 @@ TOTAL_SECONDS = Histogram(
     ["model", "lane"],
     buckets=_SECONDS,
 )
+HTTP_CALLS = Counter(
+    "headrace_http_calls", "Calls of the HTTP endpoint that have ended, by status.", ["endpoint", "status"]
+)
+HTTP_SECONDS = Histogram(
+    "headrace_http_seconds", "From a call's arrival to its last byte.", ["endpoint"], buckets=_SECONDS
+)
+HTTP_FIRST_TOKEN_SECONDS = Histogram(
+    "headrace_http_first_token_seconds",
+    "From a streamed call's arrival to its first text.",
+    ["endpoint"],
+    buckets=_SECONDS,
+)
+HTTP_RUNNING = Gauge("headrace_http_running", "Calls of the HTTP endpoint that have not ended.", ["endpoint"])
 IN_FLIGHT = Gauge("headrace_in_flight", "Requests that the engine has been given.", ["model"])
 WAITING = Gauge("headrace_waiting", "Requests polled and not yet admitted.", ["model", "lane"])
 LAG = Gauge(

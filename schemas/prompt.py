@@ -175,10 +175,16 @@ def _check_tools(request: Request) -> None:
         return
     if request.messages is None:
         raise UnsupportedField("tools go with messages: only a chat template can show them", path="/tools")
-    if request.tool_choice is None or request.tool_choice.mode != "none":
+    mode = "auto" if request.tool_choice is None else request.tool_choice.mode
+    if mode == "auto":
         raise UnsupportedField(
             "whether the model calls a tool cannot be left to it: this release has no tool parser. With tool_choice"
             " none the tools are shown to the model, and none is called",
+            path="/tool_choice",
+        )
+    if mode != "none" and request.output is None:
+        raise UnsupportedField(
+            f"tool_choice {mode} asks for a call, and nothing holds the output to one: give its JSON Schema as output",
             path="/tool_choice",
         )
 
@@ -197,6 +203,8 @@ def constraint_of(request: Request, package: Package) -> tuple[OutputConstraint 
         raise type(error)(error.message, path=f"/output{error.path or ''}") from None
     if package.output_check is None:
         return request.output, check
+    if request.output.json_object and _admits_objects_alone(package.constraint):
+        return package.constraint, package.output_check
     if check.digest != package.output_check.digest:
         raise UnsupportedField(
             f"all outputs of contract {package.contract} of {package.model} are held to its output schema "
@@ -204,6 +212,11 @@ def constraint_of(request: Request, package: Package) -> tuple[OutputConstraint 
             path="/output",
         )
     return package.constraint, package.output_check
+
+
+def _admits_objects_alone(constraint: OutputConstraint | None) -> bool:
+    schema = None if constraint is None else constraint.json_schema
+    return isinstance(schema, dict) and schema.get("type") == "object"
 
 
 def sampling_of(request: Request, package: Package) -> Sampling:

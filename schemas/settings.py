@@ -72,6 +72,7 @@ class Settings(BaseSettings):
     simulated_time_scale: Annotated[float, Field(ge=0)] = 1.0  # of the simulated engine: 0, no time passes
     simulated_failures: str = ""  # JSON list: which jobs of the simulated engine fail, and how
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 9400  # 0: any free one
+    api_keys: Path | None = None  # of the HTTP endpoint; unset: api_keys.json in the cache directory
 
     kafka: KafkaSecurity = Field(default_factory=KafkaSecurity)
 

@@ -24,6 +24,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "offsets": ("offsets", "offsets", "Where a model's group stands; accept what was lost."),
     "schema": ("schema", "schema", "Check output schemas: how each would be held."),
     "schemas": ("schemas", "schemas", "Export the Avro schemas, or register them."),
+    "serve": ("serve", "serve", "The OpenAI-compatible HTTP endpoint."),
+    "keys": ("keys", "keys", "Make, list and revoke keys of the HTTP endpoint."),
     "broker": ("broker", "broker", "Start or install a Kafka broker for development."),
     "bench": ("bench", "bench", "Measure, as ratios within one run."),
 }

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from prometheus_client.metrics import MetricWrapperBase
 
 from headrace.ops.cli.schema import schema
+from headrace.producers.http.parameters import markdown_table
 from headrace.schemas import metrics
 from headrace.schemas.settings import KafkaSecurity, Settings
 
@@ -31,6 +32,12 @@ def test_the_table_of_keywords_is_that_of_the_data() -> None:
     )
     printed = CliRunner().invoke(schema, ["keywords", "--markdown"]).output
     assert table == printed, "write it anew: headrace schema keywords --markdown"
+
+
+def test_the_table_of_the_endpoints_parameters_is_that_of_the_code() -> None:
+    text = (DOCS / "http.md").read_text()
+    (table,) = re.findall(r"<!-- parameters: begin -->\n\n(.*)\n<!-- parameters: end -->", text, re.DOTALL)
+    assert table.strip() == markdown_table().strip(), "write it anew: headrace serve --parameters"
 
 
 def test_every_metric_is_documented_with_its_labels_and_no_other() -> None:

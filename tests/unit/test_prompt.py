@@ -204,11 +204,18 @@ def test_what_this_package_cannot_serve_is_refused_by_name(tmp_path: Path, field
     assert refusal.value.path == "/" + next(iter(field))
 
 
-def test_tools_are_shown_to_the_model_and_whether_it_calls_one_is_not_left_to_it(tmp_path: Path) -> None:
+def test_tools_are_shown_to_the_model_and_none_is_called_that_no_output_schema_holds(tmp_path: Path) -> None:
     messages = [ChatMessage(role="user", content="hi")]
     shown = request(messages=messages, tools=TOOLS, tool_choice={"mode": "none"})
     assert prompt_of(shown, package(tmp_path)) == messages
-    for choice in (None, {"mode": "auto"}):
+    held = request(
+        messages=messages,
+        tools=TOOLS,
+        tool_choice={"mode": "required"},
+        output={"json_schema": {"type": "object"}},
+    )
+    assert prompt_of(held, package(tmp_path)) == messages
+    for choice in (None, {"mode": "auto"}, {"mode": "named", "function": "f"}):
         with pytest.raises(UnsupportedField) as refusal:
             prompt_of(request(messages=messages, tools=TOOLS, tool_choice=choice), package(tmp_path))
         assert refusal.value.path == "/tool_choice"
@@ -225,6 +232,16 @@ def test_the_constraint_is_the_packages_or_the_requests_or_none(tmp_path: Path) 
     assert constraint_of(request(), held) == (held.constraint, held.output_check)
 
 
+def test_asking_for_any_object_is_asking_for_the_packages_where_all_of_those_are_objects(
+    tmp_path: Path,
+) -> None:
+    held = package(tmp_path, 'output = { type = "object", properties = { a = { type = "integer" } } }\n')
+    assert constraint_of(request(output={"json_object": True}), held) == (held.constraint, held.output_check)
+    may_be_more = package(tmp_path, 'output = { properties = { a = { type = "integer" } } }\n')
+    with pytest.raises(UnsupportedField):
+        constraint_of(request(output={"json_object": True}), may_be_more)
+
+
 def test_a_request_may_ask_for_the_packages_schema_again_and_for_nothing_else(tmp_path: Path) -> None:
     toml = (
         'output = { type = "object", properties = { a = { type = "integer" }, b = { type = "string" } } }\n'
@@ -236,7 +253,7 @@ def test_a_request_may_ask_for_the_packages_schema_again_and_for_nothing_else(tm
             held.constraint,
             held.output_check,
         )
-    for other in ({"json_schema": {"type": "object"}}, {"json_object": True}, {"regex": "a"}):
+    for other in ({"json_schema": {"type": "object"}}, {"regex": "a"}):
         with pytest.raises(UnsupportedField) as refusal:
             constraint_of(request(output=other), held)
         assert refusal.value.path == "/output"
