@@ -168,7 +168,9 @@ def _where(names: ContractNames, broker: RunningBroker) -> str:
     )
     return (
         f"{where}\n"
-        "next: make up                    the same, staying up, and how to talk to it\n"
+        "next: make up                    the same, staying up, and how to talk to it; from any OpenAI client:\n"
+        '        client = OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none is asked for")\n'
+        f'        client.chat.completions.create(model="{names.model}", messages=[...])\n'
         "      headrace init my-model     a package of your own\n"
         "      make test                  see it hold"
     )

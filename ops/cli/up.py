@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
+import socket
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +18,11 @@ from headrace.ops.cli.worker import log_to_stderr
 if TYPE_CHECKING:
     from headrace.ops.running import EngineKind
     from headrace.schemas.package import Package
+    from headrace.schemas.settings import Settings
     from headrace.topics.names import ContractNames
 
+HTTP_PORT = 8000
+ENDPOINT_READY_WITHIN_S = 60.0
 DEVELOPMENT_PARTITIONS = 4  # each topic's partitions cost a broker files; one worker needs few
 
 
@@ -24,7 +30,7 @@ DEVELOPMENT_PARTITIONS = 4  # each topic's partitions cost a broker files; one w
     epilog="""\b
     Examples:
       headrace up --package examples/movie-tagger --engine simulated
-      headrace up --package examples/movie-tagger --port 9092"""
+      headrace up --package examples/movie-tagger --port 9092 --http-port 8080"""
 )
 @options.package
 @options.engine
@@ -37,6 +43,12 @@ DEVELOPMENT_PARTITIONS = 4  # each topic's partitions cost a broker files; one w
 @options.prefix
 @click.option("--slot", help="The worker's name. Default: HEADRACE_SLOT, else up.")
 @options.metrics_port
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    help="Of the OpenAI-compatible endpoint; 0: any free one. Default: 8000, or a free one where that is taken.",
+)
+@click.option("--no-http", is_flag=True, help="Without the endpoint.")
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -53,9 +65,11 @@ def up(
     prefix: str | None,
     slot: str | None,
     metrics_port: int | None,
+    http_port: int | None,
+    no_http: bool,
     log_level: str,
 ) -> None:
-    """Find or start a broker, make the topics, and run one worker until Ctrl-C.
+    """Find or start a broker, make the topics, and run one worker and the HTTP endpoint until Ctrl-C.
 
     Says how to send a request and read its result: on the command line, from Python, with kcat, and with Kafka's
     own console tools. Nothing of a broker that was started here is left afterwards. A package that names the
@@ -92,12 +106,35 @@ def up(
             click.echo(f"note: {limit}", err=True)
         bring_in_line(settings, names, LayoutOptions(partitions=DEVELOPMENT_PARTITIONS))
         click.echo(f"loading {package.model} {package.version} ({engine})", err=True)
-        run_worker(
-            settings,
-            package,
-            engine,
-            on_ready=lambda: click.echo(announcement(broker.bootstrap_servers, names, package)),
-        )
+        with contextlib.ExitStack() as stack:
+            address = None if no_http else stack.enter_context(_endpoint(settings, http_port))
+            run_worker(
+                settings,
+                package,
+                engine,
+                on_ready=lambda: click.echo(announcement(broker.bootstrap_servers, names, package, address)),
+            )
+
+
+@contextlib.contextmanager
+def _endpoint(settings: Settings, port: int | None) -> Generator[str]:
+    """The endpoint on this machine alone, with no key asked for; its address. Raises EndpointFailed."""
+    from headrace.ops.http_process import EndpointProcess
+
+    if port is None:
+        port = HTTP_PORT if _is_free(HTTP_PORT) else 0
+    with EndpointProcess(settings, log=settings.cache_dir / "logs" / "up-http.log", port=port) as endpoint:
+        yield endpoint.wait_ready(ENDPOINT_READY_WITHIN_S)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as trying:
+        trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trying.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def demo_weights(package: Package, cache_dir: Path) -> Path | None:
@@ -115,7 +152,7 @@ def demo_weights(package: Package, cache_dir: Path) -> Path | None:
     return found
 
 
-def announcement(address: str, names: ContractNames, package: Package) -> str:
+def announcement(address: str, names: ContractNames, package: Package, endpoint: str | None = None) -> str:
     """What to type next: flush left and whole, so that it can be pasted as it stands."""
     from headrace.ops.cli.package import accepted_example
     from headrace.schemas.settings import Settings
@@ -133,6 +170,7 @@ def announcement(address: str, names: ContractNames, package: Package) -> str:
         given, request = variables, {"variables": variables}
         option = f"--variables {shlex.quote(json.dumps(variables, ensure_ascii=False))}"
     line = shlex.quote(json.dumps({"id": "example-1", **request}, ensure_ascii=False))
+    openai = "" if endpoint is None else _openai_sample(endpoint, names)
     return f"""\
 ready: {names.model} {package.version} on {address} (Ctrl-C ends it)
 
@@ -145,10 +183,21 @@ headrace results --model {names.model}{contract}
 from headrace.producers.sync_client import SyncClient
 with SyncClient.connect({connect}) as client:
     print(client.ask({given!r}))
-
+{openai}
 # kcat, or Kafka's console tools: an answer is in the encoding of its request, here JSON
 echo {line} | kcat -P -b {address} -t {names.requests("standard")}
 kcat -C -b {address} -t {names.results} -X isolation.level=read_committed
 kafka-console-consumer.sh --bootstrap-server {address} --topic {names.results} \\
     --isolation-level read_committed --from-beginning
+"""
+
+
+def _openai_sample(endpoint: str, names: ContractNames) -> str:
+    body = {"model": f"{names.model}@{names.contract}", "messages": [{"role": "user", "content": "Hello!"}]}
+    return f"""
+# any OpenAI client, or curl
+from openai import OpenAI
+client = OpenAI(base_url="{endpoint}/v1", api_key="none is asked for")
+print(client.chat.completions.create(model="{body["model"]}", messages={body["messages"]}).choices[0].message.content)
+curl {endpoint}/v1/chat/completions -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}
 """

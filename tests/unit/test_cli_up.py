@@ -94,3 +94,15 @@ def test_without_the_demos_package_its_model_is_left_to_the_hub(
 
     monkeypatch.setattr(demo_model, "prepare_demo_model", missing)
     assert demo_weights(load_package(EXAMPLE), tmp_path) is None
+
+
+def test_the_openai_sample_is_a_program_and_is_there_only_with_an_endpoint() -> None:
+    package = load_package(EXAMPLE)
+    names = ContractNames("headrace", package.model, 2)
+    text = announcement("localhost:9092", names, package, "http://127.0.0.1:8000")
+    program = text[text.index("from openai") : text.index("curl")]
+    compile(program, "pasted", "exec")
+    command = shlex.split(line_with(text, "curl http"))
+    assert command[1] == "http://127.0.0.1:8000/v1/chat/completions"
+    assert json.loads(command[-1])["model"] == "movie-tagger@2"
+    assert "openai" not in announced(package)
