@@ -58,7 +58,8 @@ class ConstraintProcess:
     async def _started(self, more: list[str]) -> asyncio.subprocess.Process:
         try:
             async with asyncio.timeout(LOAD_S):
-                # A session of its own: a terminal's Ctrl-C is the worker's to answer.
+                # A group of its own: a terminal's Ctrl-C is the worker's to answer. Not a session of its own: where
+                # Linux groups processes by session (`sched_autogroup_enabled`), niceness counts within one alone.
                 process = self._process = await asyncio.create_subprocess_exec(
                     sys.executable,
                     *self._arguments,
@@ -66,7 +67,7 @@ class ConstraintProcess:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     limit=MAX_LINE_BYTES,
-                    start_new_session=True,
+                    process_group=0,
                 )
                 said = await self._line(process)
         except (OSError, TimeoutError, _Broken) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,6 +46,8 @@ for line in sys.stdin:
         answer = {"refused": {"code": "schema_too_complex", "message": "slow", "path": ""}, "lasting": False}
     if title == "relaxed":
         answer["enforcement"] = {"tier": "relaxed:not", "schema": {"type": "string"}, "narrowed": []}
+    if title == "where":
+        answer["enforcement"]["narrowed"] = [str(os.getpgrp() == os.getpid()), str(os.getsid(0))]
     if title == "babble":
         print("babble", flush=True)
         continue
@@ -135,6 +138,15 @@ def test_a_verdict_by_the_clock_is_not_kept(ground: Ground) -> None:
 
     run(ground, body)
     assert ground.jobs() == ["clock", "clock"]
+
+
+def test_the_process_hears_no_ctrl_c_and_stays_in_the_session_within_which_its_niceness_counts(
+    ground: Ground,
+) -> None:
+    async def body(checks: ConstraintChecks) -> Enforcement:
+        return await checks.enforcement_of(titled("where"))
+
+    assert run(ground, body).narrowed == ("True", str(os.getsid(0)))
 
 
 def test_a_process_that_ends_is_started_anew_and_gives_way_while_it_loads(ground: Ground) -> None:
