@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.ops.cli.bench_scenarios import constrained, interactive, long_request, moves
+from headrace.ops.cli.bench_scenarios import interactive, long_request, moves
+from headrace.ops.cli.bench_schemas import constrained, slow_schema
 
 if TYPE_CHECKING:
     from headrace.ops.bench.path import Cost, Pair
@@ -28,6 +29,7 @@ bench.add_command(moves)
 bench.add_command(long_request)
 bench.add_command(interactive)
 bench.add_command(constrained)
+bench.add_command(slow_schema)
 
 
 @bench.command(

@@ -1,39 +1,28 @@
-"""`headrace bench moves`, `long-request`, `interactive` and `constrained`."""
+"""`headrace bench moves`, `long-request` and `interactive`: scenarios on a real Kafka."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import click
 
-from headrace.schemas.enforcement import Backend
+from headrace.ops.cli.bench_output import as_json, say, verdict, vllm_model
 
 if TYPE_CHECKING:
-    from headrace.ops.bench.constrained import ConstrainedPair
     from headrace.ops.bench.interactive import FirstTokens, InteractiveFigures
     from headrace.ops.bench.long_request import LongFigures
     from headrace.ops.bench.move_figures import MoveFigures
 
 SESSION_S = 10.0  # the setting's own default
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
 
 
 def _quiet() -> None:
     # The client logs every lost connection as an error: here brokers and workers come and go.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
-
-
-def _met(is_met: bool) -> str:
-    return "met" if is_met else "NOT MET"
 
 
 @click.command(
@@ -84,8 +73,8 @@ def moves(
 
     _quiet()
     load = measuring.MovesLoad(workers, rate, latency, steady, session_timeout)
-    with ground(units, _say, several_workers=True) as place:
-        found = measuring.run(place, load, _say)
+    with ground(units, say, several_workers=True) as place:
+        found = measuring.run(place, load, say)
     judged = [goals(each, session_timeout) for each in found]
     if as_json:
         lines = [asdict(each) | {"goals": dict(met)} for each, met in zip(found, judged, strict=True)]
@@ -94,7 +83,7 @@ def moves(
     for each, met in zip(found, judged, strict=True):
         click.echo(_change(each))
         for goal, is_met in met.items():
-            click.echo(f"    {goal}: {_met(is_met)}")
+            click.echo(f"    {goal}: {verdict(is_met)}")
 
 
 def _change(figures: MoveFigures) -> str:
@@ -148,8 +137,8 @@ def long_request(requests: int, seconds: float, as_json: bool) -> None:
     from headrace.ops.bench.ground import ground
 
     _quiet()
-    with ground(1, _say) as place:
-        found = measuring.run(place, requests=requests, seconds=seconds, say=_say)
+    with ground(1, say) as place:
+        found = measuring.run(place, requests=requests, seconds=seconds, say=say)
     if as_json:
         click.echo(json.dumps(asdict(found) | {"rss_ratio": found.meanwhile.growth}))
     else:
@@ -162,15 +151,15 @@ def _long(found: LongFigures) -> str:
     return "\n".join(
         [
             f"the long request took {meanwhile.long_took_s:.1f} s; when it ended {meanwhile.answered_meanwhile} of "
-            f"{meanwhile.requests} behind it were answered: {_met(all_answered)}",
+            f"{meanwhile.requests} behind it were answered: {verdict(all_answered)}",
             f"    all were, {meanwhile.all_answered_after_s:.1f} s after the first was sent",
             f"memory: {meanwhile.rss_at_tenth / 1e6:.0f} MB at a tenth, {meanwhile.rss_at_end / 1e6:.0f} MB at the "
             f"end: {meanwhile.growth:.3f}",
             f"committed metadata: {meanwhile.longest_metadata} characters at most",
             f"SIGKILL with a long one and {kill.in_flight - 1} others in flight, {kill.answered_before} of "
             f"{kill.requests - 1} short ones answered:",
-            f"    regenerated: {kill.regenerated}: {_met(kill.regenerated <= kill.in_flight)}",
-            f"    lost: {kill.lost}, duplicated: {kill.duplicated}: {_met(not (kill.lost or kill.duplicated))}",
+            f"    regenerated: {kill.regenerated}: {verdict(kill.regenerated <= kill.in_flight)}",
+            f"    lost: {kill.lost}, duplicated: {kill.duplicated}: {verdict(not (kill.lost or kill.duplicated))}",
         ]
     )
 
@@ -181,11 +170,7 @@ def _long(found: LongFigures) -> str:
       headrace bench interactive
       headrace bench interactive --model ~/.cache/headrace/models/SmolLM2-135M-Instruct --batch 8 --step-tokens 64"""
 )
-@click.option(
-    "--model",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Weights for vLLM. Default: a tiny random Llama, made on first use.",
-)
+@vllm_model
 @click.option(
     "--requests",
     type=click.IntRange(5),
@@ -242,8 +227,8 @@ def interactive(
     if step_tokens is not None:
         arguments["max_num_batched_tokens"] = max(batch, step_tokens)
     load = measuring.InteractiveLoad(requests, batch, backfill_tokens, prompt_words)
-    with ground(4, _say, engine_arguments=arguments) as place:
-        found = measuring.run(place, load, weights, _say)
+    with ground(4, say, engine_arguments=arguments) as place:
+        found = measuring.run(place, load, weights, say)
     if as_json:
         more = {
             "ratio": found.ratio,
@@ -272,90 +257,7 @@ def _interactive(found: InteractiveFigures, least_saturation: float) -> str:
             f"{found.saturation:.2f} of what backfill may fill"
             + ("" if saturated else ": NOT SATURATED, the figures say nothing"),
             f"p95 loaded over idle: {found.steps_over_idle:.1f} engine steps (in the worker "
-            f"{found.worker_steps_over_idle:.1f}); goal 2: {_met(found.steps_over_idle <= 2)}",
+            f"{found.worker_steps_over_idle:.1f}); goal 2: {verdict(found.steps_over_idle <= 2)}",
             f"p95 loaded, as a ratio to idle: {found.ratio:.2f}; the goal with SmolLM2 is 1.3",
         ]
     )
-
-
-@click.command(
-    epilog="""\b
-    Examples:
-      headrace bench constrained
-      headrace bench constrained --backend xgrammar --pairs 9"""
-)
-@click.option(
-    "--model",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Weights for vLLM. Default: a tiny random Llama, made on first use.",
-)
-@click.option(
-    "--backend",
-    type=click.Choice(get_args(Backend)),
-    help="What enforces the schema. Default: both, one after the other.",
-)
-@click.option(
-    "--requests", type=click.IntRange(1), default=256, show_default=True, help="Of each side of a pair."
-)
-@click.option("--concurrent", type=click.IntRange(1), default=64, show_default=True, help="At a time.")
-@click.option(
-    "--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Output of a request."
-)
-@click.option("--pairs", type=click.IntRange(1), default=5, show_default=True, help="Alternations.")
-@as_json
-def constrained(
-    model: Path | None,
-    backend: Backend | None,
-    requests: int,
-    concurrent: int,
-    max_tokens: int,
-    pairs: int,
-    as_json: bool,
-) -> None:
-    """What a schema costs while text is generated.
-
-    Output tokens a second under a schema over those without one, alternated in one process on one engine, without
-    Kafka.
-    """
-    from headrace.ops.bench import constrained as measuring
-
-    _quiet()
-    for each in get_args(Backend) if backend is None else (backend,):
-        found = asyncio.run(_constrained(model, each, requests, concurrent, max_tokens, pairs))
-        median, least, most = measuring.median_and_spread(found)
-        if as_json:
-            figures = {"backend": each, "ratio": median, "least": least, "most": most}
-            click.echo(json.dumps(figures | {"pairs": [asdict(pair) for pair in found]}))
-        else:
-            click.echo(
-                f"output tokens/s under a schema ({each}) over those without: {median:.2f} "
-                f"(median of {len(found)}; {least:.2f} to {most:.2f}); at least 0.90: {_met(median >= 0.9)}"
-            )
-
-
-async def _constrained(
-    model: Path | None, backend: Backend, requests: int, concurrent: int, max_tokens: int, pairs: int
-) -> list[ConstrainedPair]:
-    from headrace.ops.bench.constrained import compare
-    from headrace.ops.bench.ground import prompt_of
-    from headrace.ops.bench.tiny_model import tiny_model
-    from headrace.schemas.settings import Settings
-    from headrace.workers.vllm_engine import VllmEngine
-
-    weights = model or tiny_model(Settings.from_environment().cache_dir / "models")
-    _say(f"loading {weights.name}")
-    arguments = {
-        "max_num_seqs": concurrent,
-        "max_model_len": 1024,
-        "enable_prefix_caching": False,
-        "enforce_eager": True,
-    }
-    engine = VllmEngine(weights, engine_arguments=arguments, structured_outputs_backend=backend)
-    await engine.start()
-    try:
-        prompts = [prompt_of(number, words=24) for number in range(requests)]
-        return await compare(
-            engine, prompts, max_tokens=max_tokens, concurrent=concurrent, pairs=pairs, on_progress=_say
-        )
-    finally:
-        await engine.shutdown()
