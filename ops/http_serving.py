@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -87,6 +88,18 @@ def serve(
     scheme = "http" if listening.tls_certificate is None else "https"
 
     class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Generator[None]:
+            """uvicorn's own raises the signal once more at the end: whoever told it to end would see it killed."""
+            handlers = {
+                each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)
+            }
+            try:
+                yield
+            finally:
+                for each, handler in handlers.items():
+                    signal.signal(each, handler)
+
         async def startup(self, sockets: list[socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:

@@ -107,7 +107,9 @@ samplings = st.builds(
     repetition_penalty=optional(st.floats(0, 10, exclude_min=True)),
     n=optional(st.integers(1, 8)),
     logprobs=optional(st.integers(0, 20)),
-    logit_bias=optional(st.dictionaries(st.from_regex(r"[0-9]{1,9}", fullmatch=True), st.floats(-100, 100), max_size=3)),
+    logit_bias=optional(
+        st.dictionaries(st.from_regex(r"[0-9]{1,9}", fullmatch=True), st.floats(-100, 100), max_size=3)
+    ),
 )
 constraints = st.one_of(
     st.builds(OutputConstraint, json_schema=json_objects | st.booleans()),

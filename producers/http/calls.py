@@ -16,7 +16,7 @@ from headrace.producers.http.completions import wanted_of_completion
 from headrace.producers.http.failures import failure_of, failure_of_error
 from headrace.producers.http.gateway import BodyLimit, largest_body, request_id_of, timeout_of
 from headrace.producers.http.given import model_of
-from headrace.producers.http.service import Part, Service, follow_all, requests_of
+from headrace.producers.http.service import Part, Service, check_sizes, follow_all, requests_of
 from headrace.producers.http.streams import ChatStream, EventStream, TextStream
 from headrace.producers.http.typed_values import without_nulls
 from headrace.producers.http.wanted import ApiError, Endpoint, Wanted
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from headrace.producers.http.limits import Lease
 
 REQUEST_ID = "x-request-id"
+LARGER_AS_RECORD = (
+    8  # times: a tool's schema is there twice, and a character may take six bytes instead of two
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ async def begin(service: Service, http: HttpRequest, endpoint: Endpoint) -> Call
     options = service.options
     timeout = timeout_of(http.headers, default_s=options.default_timeout_s, most_s=options.longest_timeout_s)
     given_id = request_id_of(http.headers, caller.tenant)
-    body = await _body(http, largest_body(options.largest_request_bytes))
+    body, body_bytes = await _body(http, largest_body(options.largest_request_bytes))
     served = service.served(model_of(without_nulls({"model": body.get("model")})))
     if endpoint == "chat":
         wanted = wanted_of_chat(body, contract_has_output=served.has_output, has_tool_parser=False)
@@ -81,6 +84,8 @@ async def begin(service: Service, http: HttpRequest, endpoint: Endpoint) -> Call
         wanted = wanted_of_completion(body, contract_has_output=served.has_output)
     request_id = given_id or uuid.uuid4().hex
     requests = requests_of(wanted, caller, request_id)
+    if body_bytes * LARGER_AS_RECORD > options.largest_request_bytes:
+        check_sizes(requests, options.largest_request_bytes)
     service.queues.check(served.contract, wanted.lane, timeout.seconds)
     lease = service.accounts.admit(caller, requests=len(requests))
     try:
@@ -102,7 +107,8 @@ async def begin(service: Service, http: HttpRequest, endpoint: Endpoint) -> Call
     )
 
 
-async def _body(http: HttpRequest, most: int) -> JsonObject:
+async def _body(http: HttpRequest, most: int) -> tuple[JsonObject, int]:
+    """The body of at most so many bytes, and its length."""
     limit = BodyLimit(most)
     limit.announce(http.headers)
     chunks: list[bytes] = []
@@ -117,7 +123,7 @@ async def _body(http: HttpRequest, most: int) -> JsonObject:
         raise ApiError(400, f"The body is not JSON as it should be: {fault.reason}.") from None
     if not isinstance(body, dict):
         raise ApiError(400, "The body must be a JSON object.")
-    return cast("JsonObject", body)
+    return cast("JsonObject", body), limit.received
 
 
 # --- whole ------------------------------------------------------------------------------------------------

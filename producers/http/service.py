@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,12 +24,14 @@ from headrace.producers.http.limits import Accounts
 from headrace.producers.http.models import Served, resolve
 from headrace.producers.http.queues import Queues
 from headrace.producers.http.wanted import ApiError, Wanted
+from headrace.schemas.codec import Codec
 from headrace.schemas.field_errors import explain
 from headrace.schemas.messages import Lane, Request, Result
 
 T = TypeVar("T")
 
 CONNECTED_WITHIN_S = 30.0
+RECORD_ROOM_BYTES = 1024  # of a record beside its key and value: what it is wrapped in, and its headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class Service:
         self._known = known
         self._connect = connect
         self._clients: dict[ContractId, Client] = {}
-        self._opening: dict[ContractId, asyncio.Lock] = {}
+        self._opening: dict[ContractId, asyncio.Task[Client]] = {}
         self._watch = watch
         self._watches: dict[ContractId, Watch] = {}
 
@@ -114,26 +117,38 @@ class Service:
         return self.asked(lambda records: resolve(model, records))
 
     async def client_of(self, contract: ContractId) -> Client:
-        """The client of a contract, open. Raises what opening it raises, and ApiError (503) where that takes long."""
+        """The client of a contract, open. Raises what opening it raises, and ApiError (503) where that takes long.
+
+        All calls that come while it is opened wait for the same attempt, and are told the same.
+        """
         client = self._clients.get(contract)
         if client is not None and client.is_usable:
             return client
-        async with self._opening.setdefault(contract, asyncio.Lock()):
-            client = self._clients.get(contract)
-            if client is not None and client.is_usable:
-                return client  # another call has opened it meanwhile
-            if client is not None:
-                del self._clients[contract]
-                await client.close()
-            client = self._connect(contract)
-            try:
-                async with asyncio.timeout(CONNECTED_WITHIN_S):
-                    await client.open()
-            except TimeoutError:
-                raise ApiError(503, "Kafka does not answer.", headers={"retry-after": "5"}) from None
-            self._clients[contract] = client
-            self._look_after(contract)
-            return client
+        opening = self._opening.get(contract)
+        if opening is None:
+            opening = asyncio.create_task(self._open(contract), name=f"opening {contract[0]}@{contract[1]}")
+            self._opening[contract] = opening
+            opening.add_done_callback(lambda done: self._opened(contract, done))
+        return await asyncio.shield(opening)
+
+    async def _open(self, contract: ContractId) -> Client:
+        lost = self._clients.pop(contract, None)
+        if lost is not None:
+            await lost.close()
+        client = self._connect(contract)
+        try:
+            async with asyncio.timeout(CONNECTED_WITHIN_S):
+                await client.open()
+        except TimeoutError:
+            raise ApiError(503, "Kafka does not answer.", headers={"retry-after": "5"}) from None
+        self._clients[contract] = client
+        self._look_after(contract)
+        return client
+
+    def _opened(self, contract: ContractId, opening: asyncio.Task[Client]) -> None:
+        del self._opening[contract]
+        if not opening.cancelled():
+            opening.exception()  # whoever waits is told; asyncio need not warn where nobody does any more
 
     def _look_after(self, contract: ContractId) -> None:
         if self._watch is None or contract in self._watches:
@@ -148,6 +163,8 @@ class Service:
 
     async def close(self) -> None:
         """Close the clients; what still waits ends with NoReply."""
+        if self._opening:
+            await asyncio.wait(list(self._opening.values()))
         watches, self._watches = self._watches, {}
         for each in watches.values():
             each.stop()
@@ -173,6 +190,28 @@ def requests_of(wanted: Wanted, caller: Caller, request_id: str) -> list[Request
         except ValidationError as error:
             raise failure_of_error(explain(error, fields), wanted) from None
     return found
+
+
+def check_sizes(requests: Sequence[Request], most: int) -> None:
+    """Raises ApiError (413) for a request of more than `most` bytes as a record.
+
+    The broker is not asked: kafka-python's producer does not outlive a record that a broker has refused, and all calls
+    of a contract share one.
+    """
+    for request in requests:
+        key = (request.key or request.id).encode()
+        size = len(_codec().encode(request)) + len(key) + RECORD_ROOM_BYTES
+        if size > most:
+            raise ApiError(
+                413,
+                f"The request has {size} bytes as a message: at most {most} are taken.",
+                reason="request_too_large",
+            )
+
+
+@functools.cache
+def _codec() -> Codec:
+    return Codec()
 
 
 async def follow_all(

@@ -1,0 +1,73 @@
+"""The endpoint as the official client meets it: a worker process for each model, and `headrace serve`, on Kafka."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from conformance.http_parts import (
+    IN_FLIGHT,
+    READY_S,
+    Engine,
+    Stage,
+    create_topics,
+    many_letters,
+    write_packages,
+)
+from conformance.http_parts import stage as opened
+from conformance.http_port import HttpPort
+from worker_processes import WorkerProcess
+
+from headrace.schemas.settings import Settings
+
+TIME_SCALE = 0.1  # 1 ms for each token, which is four characters
+LETTERS_A_SECOND = 4 / (0.01 * TIME_SCALE)
+
+
+def lasting(seconds: float) -> Any:
+    return many_letters(round(seconds * LETTERS_A_SECOND))
+
+
+@pytest.fixture(scope="module")
+def stage(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    place = tmp_path_factory.mktemp("http")
+    settings = Settings(bootstrap_servers=kafka_bootstrap, prefix=f"t{uuid.uuid4().hex[:12]}")
+    create_topics(settings)
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(
+                WorkerProcess(
+                    kafka_bootstrap,
+                    package,
+                    prefix=settings.prefix,
+                    log=place / f"{package.name}.log",
+                    options=("--max-in-flight", str(IN_FLIGHT)),
+                    HEADRACE_SIMULATED_TIME_SCALE=str(TIME_SCALE),
+                )
+            )
+            for package in write_packages(place)
+        ]
+
+        def total(metric: str) -> int:
+            return round(sum(worker.metric(metric) for worker in workers))
+
+        engine = Engine(
+            running=lambda: total("headrace_in_flight"),
+            generations=lambda: total("headrace_generation_attempts_total"),
+            lasting=lasting,
+            context=8192,
+            simulated=True,
+        )
+
+        def workers_are_ready() -> None:
+            for worker in workers:
+                worker.wait_ready(READY_S)
+
+        yield stack.enter_context(opened(settings, place, engine, workers_are_ready))
+
+
+class TestHttpEndpoint(HttpPort):
+    pass

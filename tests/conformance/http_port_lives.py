@@ -1,0 +1,150 @@
+"""Callers that go away, instances that end, and instances beside one another."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+from conformance.http_parts import (
+    FREE,
+    IN_FLIGHT,
+    SOON_S,
+    Stage,
+    ask,
+    held_to,
+    id_of,
+    says,
+    streamed,
+    text_of,
+)
+from waiting import wait_until
+
+from headrace.schemas.messages import Cancel
+
+AT_ONCE_S = 3.0  # on a busy machine; what is promised is 0.1
+
+
+class HttpLives:
+    """A part of `HttpPort`."""
+
+    # --- a caller that goes away -------------------------------------------------------------------------
+
+    def test_a_caller_that_leaves_a_stream_gives_its_request_up(self, stage: Stage) -> None:
+        stream = streamed(stage.client, **stage.engine.lasting(5))
+        request_id = id_of(next(chunk for chunk in stream if text_of([chunk])))
+        stage.is_busy(1)
+        gone = stage.endpoint.calls(status="499")
+        left = time.time()
+        stream.close()
+        assert_at_once(stage.seen.cancel(request_id), left)
+        assert stage.seen.result(request_id).status == "cancelled"
+        assert stage.endpoint.calls(status="499") == gone + 1
+        stage.is_idle()
+
+    def test_callers_that_leave_while_they_wait_cost_nothing(self, stage: Stage) -> None:
+        begun = stage.engine.generations()
+
+        async def go() -> None:
+            async with openai.AsyncOpenAI(base_url=stage.endpoint.url, api_key="k") as client:
+                busy = [await self._begun(client, stage) for _ in range(IN_FLIGHT)]
+                create: Any = client.chat.completions.create
+                asked = says(max_tokens=3, user="waiting")
+                waiting = [asyncio.create_task(create(**asked, stream=stream)) for stream in (False, True)]
+                ids = await asyncio.to_thread(stage.seen.of_user, "waiting", 2)
+                await asyncio.to_thread(stage.is_busy, IN_FLIGHT)
+                left = time.time()
+                for task in waiting:
+                    task.cancel()
+                await asyncio.gather(*waiting, return_exceptions=True)
+                for request_id in ids:
+                    assert_at_once(await asyncio.to_thread(stage.seen.cancel, request_id), left)
+                for stream in busy:
+                    await stream.close()
+                for request_id in ids:
+                    assert (await asyncio.to_thread(stage.seen.result, request_id)).status == "cancelled"
+
+        asyncio.run(go())
+        stage.is_idle()
+        assert stage.engine.generations() == begun + IN_FLIGHT
+
+    async def _begun(self, client: openai.AsyncOpenAI, stage: Stage) -> Any:
+        create: Any = client.chat.completions.create
+        stream = await create(**says(**stage.engine.lasting(5)), stream=True)
+        async for chunk in stream:
+            if text_of([chunk]):
+                break
+        return stream
+
+    def test_several_prompts_of_a_call_are_all_given_up(self, stage: Stage) -> None:
+        lasting: Any = stage.engine.lasting(5)
+        stream = stage.client.completions.create(
+            model=FREE, prompt=["a", "b"], stream=True, user="both", **lasting
+        )
+        next(iter(stream))
+        stream.close()
+        for request_id in stage.seen.of_user("both", 2):
+            stage.seen.cancel(request_id)
+            assert stage.seen.result(request_id).status == "cancelled"
+        stage.is_idle()
+
+    # --- instances ---------------------------------------------------------------------------------------
+
+    def test_instances_side_by_side_answer_their_own_callers(self, stage: Stage) -> None:
+        with stage.caller("films") as other:
+            clients = [stage.client, other]
+
+            def got(number: int) -> str | None:
+                client, mine = clients[number % 2], held_to(choice=[f"for-{number:03}"])
+                if number % 3:
+                    return ask(client, **mine).choices[0].message.content
+                return text_of(streamed(client, **mine))
+
+            with ThreadPoolExecutor(8) as pool:
+                assert list(pool.map(got, range(32))) == [f"for-{number:03}" for number in range(32)]
+
+    def test_an_instance_that_is_told_to_end_lets_a_stream_come_to_its_end(self, stage: Stage) -> None:
+        ending = stage.second()
+        with stage.caller("films", max_retries=0) as client:
+            stream = streamed(client, **stage.engine.lasting(1.5))
+            chunks = [next(stream), next(stream)]
+            ending.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: not ending.listens, SOON_S, "nobody else to be let in")
+            chunks += list(stream)
+        assert chunks[-1].choices[0].finish_reason == "stop"
+        assert len(text_of(chunks)) > 100
+        assert ending.process.wait(SOON_S) == 0, ending.said()
+        assert "Traceback" not in ending.said()
+
+    def test_an_instance_that_was_killed_and_is_back_answers_nobody_elses_callers(self, stage: Stage) -> None:
+        doomed = stage.second(anew=True)
+        asked: Any = {"user": "orphans"} | stage.engine.lasting(3)
+        with stage.caller("films", max_retries=0) as client, ThreadPoolExecutor(2) as pool:
+            lost = pool.submit(ask, client, **asked)
+            kept = pool.submit(ask, stage.client, **asked)
+            ids = stage.seen.of_user("orphans", 2)
+            doomed.process.kill()
+            doomed.process.wait(SOON_S)
+            with pytest.raises(openai.APIConnectionError):
+                lost.result(SOON_S)
+            back = stage.second()
+            assert (back is doomed, back.url == doomed.url) == (False, True)
+            with stage.caller("films") as again:
+                # As its predecessor's was, it is the first call of its instance, and it waits while the answer to that
+                # one comes, to the same partition.
+                mine = ask(again, "Tell me of another mill.", **stage.engine.lasting(3))
+            answer = kept.result(SOON_S)
+        assert {stage.seen.result(request_id).status for request_id in ids} == {"ok"}
+        assert {id_of(answer), id_of(mine)} - set(ids) == {id_of(mine)}
+        for each in (answer, mine):
+            assert each.choices[0].message.content == stage.seen.result(id_of(each)).outputs[0].text
+        assert "Traceback" not in back.said()
+
+
+def assert_at_once(cancel: Cancel, left: float) -> None:
+    """`left`: when its caller went away, seconds since the epoch."""
+    assert -0.05 < cancel.time / 1000 - left < AT_ONCE_S
