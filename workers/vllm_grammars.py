@@ -2,6 +2,10 @@
 
 vLLM 0.32.0 caches compiled grammars for xgrammar alone; its guidance backend compiles the schema anew for every
 request (0.5 to 3 ms for four fields; a copy of the compiled matcher takes 15 us), on the processors that generate.
+
+Copies of a matcher share its lexer, whose states only grow, and where one runs into a limit of llguidance's ("too many
+expressions constructed") all of them end at their next token, those not yet begun included. So a matcher is let go when
+it has died, and after so many copies in any case.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections import OrderedDict
 from typing import Any
 
 KEPT = 256  # matchers; one of four fields takes about a hundred kB
+COPIES = 64  # of one matcher
 
 log = logging.getLogger(__name__)
 
@@ -20,19 +25,25 @@ log = logging.getLogger(__name__)
 class KeptMatchers:
     """The matchers of the schemas that were asked for last, each as it was before its first token."""
 
-    def __init__(self, kept: int = KEPT) -> None:
+    def __init__(self, kept: int = KEPT, copies: int = COPIES) -> None:
         self._kept = kept
-        self._matchers: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._copies = copies
+        # Each with the copies that are still to be given of it.
+        self._matchers: OrderedDict[tuple[Any, ...], tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()  # vLLM compiles in several threads
 
     def copy_of(self, key: tuple[Any, ...]) -> Any | None:
         """A matcher of one's own; None: not kept."""
         with self._lock:
-            matcher = self._matchers.get(key)
-            if matcher is None:
+            matcher, left = self._matchers.pop(key, (None, 0))
+            if matcher is None or left == 0:
                 return None
-            self._matchers.move_to_end(key)
-            return matcher.deep_copy()
+            copy = matcher.deep_copy()
+            copy.compute_bitmask()  # whatever the lexer has run into shows only now
+            if copy.is_error():
+                return None
+            self._matchers[key] = matcher, left - 1
+            return copy
 
     def keep(self, key: tuple[Any, ...], matcher: Any) -> None:
         """Keep a copy of a matcher that has not moved yet. One that holds an error is not kept."""
@@ -40,7 +51,7 @@ class KeptMatchers:
             return
         copy = matcher.deep_copy()
         with self._lock:
-            self._matchers[key] = copy
+            self._matchers[key] = copy, self._copies
             self._matchers.move_to_end(key)
             while len(self._matchers) > self._kept:
                 self._matchers.popitem(last=False)

@@ -95,6 +95,29 @@ def test_the_schema_that_was_asked_for_longest_ago_is_let_go(backend: Any) -> No
     assert [kept.copy_of((key,)) is not None for key in "abc"] == [True, False, True]
 
 
+def test_a_matcher_that_died_is_compiled_anew_for_the_requests_after_it(backend: Any) -> None:
+    llguidance: Any = importlib.import_module("llguidance")
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(
+        json.dumps({"type": "string", "pattern": "^[a-z]{9}$"})
+    )
+    limits = llguidance.LLParserLimits(step_lexer_fuel=1, precompute_large_lexemes=False)
+    matcher = llguidance.LLMatcher(backend.ll_tokenizer, grammar, log_level=0, limits=limits)
+    kept = KeptMatchers()
+    kept.keep(("a",), matcher)
+    matcher.consume_tokens(backend.ll_tokenizer.tokenize_str('"abc'))
+    matcher.compute_bitmask()
+    assert matcher.is_error(), "it has run into its limit"
+    assert kept.copy_of(("a",)) is None
+
+
+def test_a_matcher_is_compiled_anew_after_so_many_copies_for_they_share_a_lexer_that_grows(
+    backend: Any,
+) -> None:
+    kept = KeptMatchers(copies=2)
+    kept.keep(("a",), backend.compile_grammar("json", SCHEMA).ll_matcher)
+    assert [kept.copy_of(("a",)) is not None for _ in range(3)] == [True, True, False]
+
+
 def test_this_vllm_is_one_whose_guidance_backend_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = importlib.import_module("vllm.v1.structured_output.backend_guidance")
     as_it_was = module.GuidanceBackend.compile_grammar
