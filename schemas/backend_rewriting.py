@@ -6,6 +6,7 @@ Each keeps what the schema accepts, or narrows it, except `without` and `lenient
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import cast
 
@@ -22,6 +23,8 @@ from headrace.schemas.schema_bounds import DATA, NAMED_SUBSCHEMAS, SUBSCHEMAS
 LARGEST_EXACT_INTEGER = 2**53 - 1  # larger ones are not the same number to every reader of JSON
 # xgrammar compiles {1,128} of a pattern, but {1,129} raised "invalid repetition" in vLLM's compiler.
 MAX_REPEATED_CHARACTER = 128
+# Or what is to be left alone: an escape, a class.
+_OPTIONAL_GROUP = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\)\?", re.DOTALL)
 
 Change = Callable[[JsonObject], JsonObject]
 
@@ -95,14 +98,26 @@ def _is_number(value: JsonValue) -> bool:
 
 def with_javascript_patterns(schema: JsonObject) -> JsonObject:
     """With patterns that mean to Rust's engine what they mean to JavaScript's, and so to the validator."""
+    return _with_patterns(schema, with_javascript_dots)
 
+
+def with_counted_optionals(schema: JsonObject) -> JsonObject:
+    """With `{0,1}` for the `?` of groups in patterns: xgrammar takes parts of a group that has `?`."""
+    return _with_patterns(schema, lambda pattern: _OPTIONAL_GROUP.sub(_counted, pattern))
+
+
+def _counted(found: re.Match[str]) -> str:
+    return "){0,1}" if found[0] == ")?" else found[0]
+
+
+def _with_patterns(schema: JsonObject, spelt: Callable[[str], str]) -> JsonObject:
     def change(place: JsonObject) -> JsonObject:
         pattern, named = place.get("pattern"), place.get("patternProperties")
         if isinstance(pattern, str):
-            place["pattern"] = with_javascript_dots(pattern)
+            place["pattern"] = spelt(pattern)
         if isinstance(named, dict):
             patterns = cast("JsonObject", named)
-            changed = {with_javascript_dots(pattern): child for pattern, child in patterns.items()}
+            changed = {spelt(pattern): child for pattern, child in patterns.items()}
             if len(changed) == len(patterns):
                 place["patternProperties"] = changed
         return place

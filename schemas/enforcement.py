@@ -137,20 +137,20 @@ def _whole(
 def _adapted(schema: JsonObject, backend: Backend) -> tuple[JsonObject, tuple[str, ...]]:
     """The schema with what the backend holds loosely put as patterns, and the keywords narrowed by it."""
     narrowed: list[str] = []
-    exact = rewriting.with_javascript_patterns(schema)
     loose = LOOSE_IN_GUIDANCE if backend == "guidance" else LOOSE_IN_XGRAMMAR
     known = GUIDANCE_FORMATS if backend == "guidance" else XGRAMMAR_FORMATS
     formats = {name for name in FORMAT_PATTERNS if name in loose or name not in known}
     draft = draft_of(schema)
-    held = rewriting.with_format_patterns(exact, {name for name in formats if is_format(name, draft)})
-    if held != exact:
+    strict = rewriting.with_format_patterns(schema, {name for name in formats if is_format(name, draft)})
+    if strict != schema:
         narrowed.append("format")
+    held = rewriting.with_javascript_patterns(strict)
     if backend == "guidance":
         return held, tuple(narrowed)
     short = rewriting.with_length_patterns(held)
     if short != held:
         narrowed.append("minLength, maxLength")
-    return short, tuple(narrowed)
+    return rewriting.with_counted_optionals(short), tuple(narrowed)
 
 
 def _relaxed(schema: JsonObject, narrowed: tuple[str, ...], backend: Backend) -> Iterator[Enforcement]:

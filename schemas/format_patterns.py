@@ -1,7 +1,9 @@
 r"""Formats as patterns, for backends that hold a format loosely or not at all. Pure.
 
 Each pattern admits only what the validator accepts for the format, and may admit less. They are written in what
-the regular expressions of JavaScript, Rust and xgrammar have in common.
+the regular expressions of JavaScript, Rust and xgrammar have in common. What may be missing is an empty alternative,
+and where there are alternatives nothing is repeated from m to n times: see `keyword_support.py` for what xgrammar
+makes of these.
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ _DAY = (
 _DATE = f"(?:{_YEAR}-{_DAY}|{_LEAP_YEAR}-02-29)"
 _HOUR = "(?:[01][0-9]|2[0-3])"
 # No leap second: whether there was one is not a matter of the text.
-_TIME = rf"{_HOUR}:[0-5][0-9]:[0-5][0-9](?:\.[0-9]{{1,9}})?(?:[Zz]|[+\-]{_HOUR}:[0-5][0-9])"
+_FRACTION = "|".join(rf"\.[0-9]{{{digits}}}" for digits in range(1, 10))
+_TIME = rf"{_HOUR}:[0-5][0-9]:[0-5][0-9](?:|{_FRACTION})(?:[Zz]|[+\-]{_HOUR}:[0-5][0-9])"
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9][0-9]|[0-9])"
-_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9]|-[A-Za-z0-9]){0,30}"
+_LABEL = "[A-Za-z0-9](?:-?[A-Za-z0-9]){0,30}"
 _DOMAIN = rf"{_LABEL}(?:\.{_LABEL}){{0,3}}"  # at most 61 characters a label, 247 in all
-_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\-]"
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?_`{|}~\-]"  # and ^, which xgrammar may take for something else
 _POINTER_CHARACTER = "(?:[A-Za-z0-9_ .:@$+-]|~[01])"
 _URI_CHARACTER = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@\-]|%[0-9A-Fa-f]{2})"
 
@@ -46,7 +49,7 @@ FORMAT_PATTERNS: dict[str, str] = {
     "ipv4": rf"^{_OCTET}(?:\.{_OCTET}){{3}}$",
     "ipv6": "^[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4}){7}$",
     "json-pointer": f"^(?:/{_POINTER_CHARACTER}*)*$",
-    "relative-json-pointer": f"^(?:0|[1-9][0-9]{{0,8}})(?:#|(?:/{_POINTER_CHARACTER}*)*)$",
+    "relative-json-pointer": f"^(?:0|[1-9][0-9]*)(?:#|(?:/{_POINTER_CHARACTER}*)*)$",
     "uri-reference": (
         rf"^(?:https?://[A-Za-z0-9]+(?:[.\-][A-Za-z0-9]+)*(?::[0-9]{{1,4}})?)?(?:/{_URI_CHARACTER}+)*/?"
         rf"(?:\?{_URI_CHARACTER}*)?(?:#{_URI_CHARACTER}*)?$"

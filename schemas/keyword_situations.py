@@ -10,6 +10,7 @@ from headrace.schemas.messages import JsonValue
 
 _CLASS = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
 _GROUP = re.compile(r"\([^()]*\)")
+_COUNTS = re.compile(r"\{([0-9]+),([0-9]*)\}")
 _BOUNDS = re.compile(r"\{([0-9]+)(?:,([0-9]*))?\}")
 # Without a type, xgrammar takes these for anything at all; `properties` and `items` it takes for an object, an array.
 NEEDS_TYPE = (
@@ -102,6 +103,13 @@ def has_wide_bounds(site: Site) -> bool:
     return any(isinstance(bound, (int, float)) and abs(bound) >= 2**63 for bound in bounds)
 
 
+def has_bounds_beyond_64_bits(site: Site) -> bool:
+    bounds = [site.schema.get(keyword) for keyword in NUMBER_KEYWORDS - {"multipleOf"}]
+    return "integer" in site.types and any(
+        isinstance(bound, (int, float)) and not -(2**63) <= bound < 2**63 for bound in bounds
+    )
+
+
 def is_whole(pattern: str) -> bool:
     """Whether a pattern is anchored at both ends, so that searching for it and matching it are the same."""
     flat = _CLASS.sub("", pattern)
@@ -119,6 +127,18 @@ def repeats_often(pattern: str) -> bool:
     return any(
         int(times) > 128 for bounds in _BOUNDS.findall(_CLASS.sub("", pattern)) for times in bounds if times
     )
+
+
+def has_optional_repetition(pattern: str) -> bool:
+    """Whether a group in it may be missing, and something is repeated: xgrammar 0.2.8 then takes parts of the group."""
+    flat = _CLASS.sub("x", pattern)
+    return ")?" in flat and any(sign in flat for sign in "*+{")
+
+
+def counts_beside_alternatives(pattern: str) -> bool:
+    """Whether it has alternatives, and something that is repeated from m to n times: xgrammar 0.2.8 may add them up."""
+    flat = _CLASS.sub("x", pattern)
+    return "|" in flat and any(low != high for low, high in _COUNTS.findall(flat))
 
 
 def with_pattern_that(is_so: Callable[[str], bool]) -> Callable[[Site], bool]:

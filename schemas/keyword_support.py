@@ -13,10 +13,13 @@ from headrace.schemas.keyword_sites import Site, are_disjoint, comes_out_raw, wi
 from headrace.schemas.keyword_situations import (
     NEEDS_TYPE,
     contradicts,
+    counts_beside_alternatives,
     forbids_a_property,
+    has_bounds_beyond_64_bits,
     has_fractional_bounds,
     has_listed_items,
     has_optional,
+    has_optional_repetition,
     has_wide_bounds,
     is_bare,
     is_beside,
@@ -49,9 +52,9 @@ GUIDANCE_FORMATS = frozenset(
     {"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid"}
 )
 # Both take a date for valid in any year, admit leap seconds that never were, and mail hosts with labels that no
-# name server takes; xgrammar also admits leading zeros in an IPv4 address.
+# name server takes; xgrammar also admits leading zeros in an IPv4 address, and writes JSON pointers' quotes raw.
 LOOSE_IN_GUIDANCE = frozenset({"date", "date-time", "time", "email"})
-LOOSE_IN_XGRAMMAR = LOOSE_IN_GUIDANCE | {"hostname", "ipv4", "ipv6"}
+LOOSE_IN_XGRAMMAR = LOOSE_IN_GUIDANCE | {"hostname", "ipv4", "ipv6", "json-pointer", "relative-json-pointer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,9 @@ SUPPORT: tuple[Support, ...] = (
             "enforced",
             "refused", {"type": "integer", "minimum": -(2**63), "maximum": 2**62}, "1", str(-(2**63) - 1),
             has_wide_bounds),
+    Support("bounds of an integer beyond 64 bits", ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+            "refused", "refused", {"type": "integer", "minimum": -(2**64), "maximum": 2**62}, "1", str(-(2**64) - 1),
+            has_bounds_beyond_64_bits),
     Support("fractional bounds of an integer", ("minimum", "maximum", "exclusiveMinimum",
             "exclusiveMaximum"), "refused",
             "enforced", {"type": "integer", "minimum": 0.5, "maximum": 2.5}, "1", "0", has_fractional_bounds),
@@ -160,6 +166,12 @@ SUPPORT: tuple[Support, ...] = (
     Support("pattern with look-around or word boundaries", ("pattern", "patternProperties"), "ignored",
             "refused",
             {"type": "string", "pattern": "^(?!a).b$"}, '"cb"', '"ab"', with_pattern_that(looks_around)),
+    Support("pattern with an optional group and a repetition", ("pattern", "patternProperties"), "ignored",
+            "enforced", {"type": "string", "pattern": "^a(?:b[0-9]+)?$"}, '"ab1"', '"a1"',
+            with_pattern_that(has_optional_repetition), note="xgrammar takes parts of the group"),
+    Support("pattern with alternatives and a repetition from m to n times", ("pattern", "patternProperties"),
+            "ignored", "enforced", {"type": "string", "pattern": "^(?:a|(?:b|b{1,2}))$"}, '"bb"', '"bbb"',
+            with_pattern_that(counts_beside_alternatives), note="xgrammar may repeat more often"),
     Support("pattern that repeats something more than 128 times", ("pattern", "patternProperties"), "refused",
             "enforced", {"type": "string", "pattern": "^a{2,129}$"}, '"aa"', '"a"',
             with_pattern_that(repeats_often)),
@@ -188,10 +200,13 @@ SUPPORT: tuple[Support, ...] = (
             '"a.b"', f'"{"b" * 64}"', with_format_in(frozenset({"hostname"})), note="labels of any length"),
     Support("format ipv4, ipv6", ("format",), "ignored", "enforced", {"type": "string", "format": "ipv4"},
             '"1.2.3.4"', '"01.2.3.4"', with_format_in(frozenset({"ipv4", "ipv6"})), note="leading zeros in IPv4"),
-    Support("format uri-reference, uri-template, json-pointer, relative-json-pointer", ("format",),
-            "enforced", "refused",
-            {"type": "string", "format": "json-pointer"}, '"/a"', '"a"',
-            with_format_in(XGRAMMAR_FORMATS - GUIDANCE_FORMATS)),
+    Support("format uri-reference, uri-template", ("format",), "enforced", "refused",
+            {"type": "string", "format": "uri-reference"}, '"/a"', '" "',
+            with_format_in(frozenset({"uri-reference", "uri-template"}))),
+    Support("format json-pointer, relative-json-pointer", ("format",), "ignored", "refused",
+            {"type": "string", "format": "json-pointer"}, '"/a"', '"/"a"',
+            with_format_in(frozenset({"json-pointer", "relative-json-pointer"})),
+            note="xgrammar writes quotes raw"),
     Support("format regex, iri, iri-reference, idn-email, idn-hostname", ("format",), "refused", "refused",
             {"type": "string", "format": "regex"}, '"a+"', '"("',
             lambda site: "format" in site.assertions

@@ -138,7 +138,8 @@ def test_a_schema_that_accepts_nothing_is_left_to_the_validation() -> None:
         ({"type": "string", "pattern": "^[a-z]{1,255}$"}, "guidance", "does not hold all"),
         ({"type": "integer", "multipleOf": 3}, "guidance", "does not hold all"),
         ({"type": "string", "pattern": "b"}, "guidance", "forbids more.*pattern without"),
-        ({"type": "integer", "maximum": 2**64}, "xgrammar", "guidance may not"),
+        ({"type": "integer", "minimum": -(2**63)}, "xgrammar", "guidance may not"),
+        ({"type": "integer", "maximum": 2**64}, "guidance", "does not hold all"),
         (None, "guidance", "of their own"),
     ],
 )
@@ -147,3 +148,10 @@ def test_xgrammar_is_chosen_where_it_holds_all_and_forbids_no_more(
 ) -> None:
     chosen, reason = chosen_backend(None if schema is None else OutputSchema.parse(schema))
     assert (chosen, bool(re.search(why, reason))) == (backend, True), reason
+
+
+def test_optional_groups_are_counted_for_xgrammar_and_nothing_else_of_a_pattern_is_changed() -> None:
+    pattern = r"^\)?[)?](?:a[0-9]+)?b?$"
+    (first, *_) = candidates(OutputSchema.parse({"type": "string", "pattern": pattern}), "xgrammar")
+    assert first.tier == "enforced_normalised"
+    assert first.schema == {"type": "string", "pattern": r"^\)?[)?](?:a[0-9]+){0,1}b?$"}
