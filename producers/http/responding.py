@@ -93,8 +93,10 @@ class Answer(Response):
                 async for chunk in chunks:
                     if chunk:
                         await self._send(chunk, send)
+            beat.cancel()  # nothing may follow the end
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ApiError as error:
+            beat.cancel()
             if not self._started:
                 await self._fail(error, scope, receive, send)
                 return
