@@ -74,8 +74,8 @@ def _common(given: JsonObject) -> JsonObject:
     if "top_k" in given:
         top_k = 0 if any(same(given["top_k"], each) for each in _ALL_TOKENS) else given["top_k"]
         sampling["top_k"] = _field("top_k", top_k, "top_k")
-    if given.get("logit_bias"):
-        sampling["logit_bias"] = _biases(as_object(given["logit_bias"], "logit_bias"))
+    if "logit_bias" in given and (biases := as_object(given["logit_bias"], "logit_bias")):
+        sampling["logit_bias"] = _biases(biases)
     stop = _stop(given.get("stop"))
     if stop:
         sampling["stop"] = stop

@@ -27,7 +27,7 @@ LEAST_TIMEOUT_S = 0.1
 LONGEST_KEY = 256  # characters
 ESCAPED = 3  # `\u0436` is 6 bytes in a body and 2 in a record; an emoji is 12 and 4
 ENVELOPE_BYTES = 64 * 1024  # names of parameters, blanks
-PLAIN_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+PLAIN_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,20})?")  # Python writes up to 17 digits
 ANY_SECONDS = re.compile(r"[0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?|inf(inity)?", re.IGNORECASE)
 PRINTABLE = re.compile(r"[!-~]([ -~]*[!-~])?")
 

@@ -315,7 +315,7 @@ _VALUES: Final[JsonObject] = {
     "top_k": {**field_of(Sampling, "top_k"), "minimum": -1},
     **{
         name: _text_of(MAX_RECORDED)
-        for name in ("prompt_cache_retention", "safety_identifier", "session_id", "user")
+        for name in ("safety_identifier", "session_id", "user")
     },
 }  # fmt: skip
 
@@ -327,6 +327,7 @@ CHAT_VALUES: Final[JsonObject] = {
     "messages": {"type": "array", "minItems": 1, "items": reference("ChatMessage")},
     "parallel_tool_calls": FLAG,
     "prompt_cache_options": closed(dict.fromkeys(("mode", "ttl"), _text_of(MAX_RECORDED))),
+    "prompt_cache_retention": _text_of(MAX_RECORDED),
     "reasoning": closed(
         {"effort": _EFFORT, "max_tokens": _BUDGET, "enabled": FLAG, "exclude": OFF, "summary": OFF}
     ),

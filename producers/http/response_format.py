@@ -142,6 +142,9 @@ def _json_format(kind: str, wish: JsonObject) -> WantedOutput:
     value, param = wish[place], f"{FORMAT}.{place}"
     if place == "json_schema" and isinstance(value, dict):
         value, inner, param = _unwrapped(cast("JsonObject", value), param)
+        for name in labels.keys() & inner.keys():
+            if labels[name] != inner[name]:
+                raise invalid(f"{FORMAT}.{name}", f"is given twice: under {place} too")
         labels |= inner
     return WantedOutput({"json_schema": _json_schema(value, param)}, FORMAT, _recorded(labels, FORMAT))
 

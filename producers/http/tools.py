@@ -172,6 +172,10 @@ def _choice(value: JsonValue, param: str) -> _Choice:
 def _function_name(choice: JsonObject, param: str) -> str:
     """The name in `{"type": "function", "function": {"name": ...}}`, or with the name beside the type."""
     found = members(choice, param, ("type", "function", "name"))
+    if found.get("type", "function") != "function":
+        raise unsupported(f"{param}.type", _ONLY_FUNCTIONS)
+    if "function" in found and "name" in found:
+        raise invalid(f"{param}.name", "the function is named twice: under function too")
     if "function" in found:
         found = members(found["function"], f"{param}.function", ("name",))
         param = f"{param}.function"

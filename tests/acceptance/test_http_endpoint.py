@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
+import openai
 import pytest
 from conformance.http_parts import (
     IN_FLIGHT,
     READY_S,
     Engine,
     Stage,
+    ask,
     create_topics,
     many_letters,
     write_packages,
@@ -70,4 +74,12 @@ def stage(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 class TestHttpEndpoint(HttpPort):
-    pass
+    def test_a_contract_without_topics_is_not_found_however_many_ask_for_it(self, stage: Stage) -> None:
+        began = time.monotonic()
+        with ThreadPoolExecutor(8) as pool:
+            asking = [pool.submit(ask, stage.client, model="nobody@7") for _ in range(8)]
+        for each in asking:
+            missing = each.exception()
+            assert isinstance(missing, openai.NotFoundError)
+            assert (missing.code, missing.param) == ("model_not_found", "model")
+        assert time.monotonic() - began < 10  # they wait together: one after the other it would be 16 s

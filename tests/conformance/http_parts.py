@@ -10,13 +10,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import httpx
 import openai
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
-from openai._legacy_response import LegacyAPIResponse
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ParsedChatCompletion
 from packages import TAGS_SCHEMA, write_package
@@ -29,10 +28,15 @@ from headrace.ops.http_process import EndpointProcess
 from headrace.ops.ports import HOST
 from headrace.producers.http.caller import UNLIMITED, Limits
 from headrace.producers.http.keys import create_key
+from headrace.producers.kafka import OutgoingRecord, PlainProducer
 from headrace.schemas.codec import Codec
-from headrace.schemas.messages import Cancel, Request, Result
+from headrace.schemas.headers import CORRELATION_ID, REPLY_PARTITION
+from headrace.schemas.messages import Cancel, Reply, Request, Result
 from headrace.schemas.settings import Settings
 from headrace.topics.names import ContractNames, control_topic, replies_topic
+
+if TYPE_CHECKING:
+    from openai._legacy_response import LegacyAPIResponse
 
 T = TypeVar("T")
 
@@ -94,6 +98,7 @@ class Seen:
         found = partitions_of(settings, list(self._kinds))
         self._reader = TailReader(settings, [tp for each in found.values() for tp in each], "beginning")
         self.requests: list[tuple[str, bytes | None, Request]] = []  # (lane, key, request)
+        self.headers: dict[str, dict[str, bytes | None]] = {}  # by the request's id
         self.results: list[Result] = []
         self.cancels: dict[str, Cancel] = {}
 
@@ -103,6 +108,7 @@ class Seen:
             match codec.decode(self._kinds[record.topic], record.value).message:
                 case Request() as request:
                     self.requests.append((record.topic.rpartition(".")[2], record.key, request))
+                    self.headers[request.id] = dict(record.headers)
                 case Result() as result:
                     self.results.append(result)
                 case cancel:
@@ -216,6 +222,7 @@ class Stage:
     place: Path
     endpoint: Instance
     seen: Seen
+    producer: PlainProducer
     client: openai.OpenAI
     keys: dict[str, str]
     keys_file: Path
@@ -243,6 +250,20 @@ class Stage:
     def caller(self, name: str, **options: Any) -> openai.OpenAI:
         """A client of the second instance with one of the keys, to be closed."""
         return client_of(self.second(), self.keys[name], **options)
+
+    def reply_again(self, request_id: str) -> None:
+        """Send the last reply to a request once more, to whoever asked."""
+        result, headers = self.seen.result(request_id), self.seen.headers[request_id]
+        reply = Reply(id=request_id, seq=0, kind="final", result=result)
+        correlation_id = headers[CORRELATION_ID] or b""
+        record = OutgoingRecord(
+            replies_topic(self.settings.prefix),
+            correlation_id,
+            Codec().encode(reply),
+            ((CORRELATION_ID, correlation_id),),
+            int(headers[REPLY_PARTITION] or b""),
+        )
+        self.producer.send(record).result(SOON_S)
 
     def is_busy(self, count: int) -> None:
         """Fails unless the engine soon has so many requests in it."""
@@ -314,7 +335,9 @@ def stage(
         wait_until(lambda: {FREE, TAGGED} <= _models(endpoint), SOON_S, "the endpoint to know both models")
         client = client_of(endpoint)
         stack.callback(client.close)
-        made = Stage(settings, engine, place, endpoint, seen, client, keys, keys_file)
+        producer = PlainProducer(settings)
+        stack.callback(producer.close)
+        made = Stage(settings, engine, place, endpoint, seen, producer, client, keys, keys_file)
         with made.open:
             yield made
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -128,16 +127,6 @@ class HttpFailures:
                 call()
             assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
 
-    def test_a_contract_without_topics_is_not_found_however_many_ask_for_it(self, stage: Stage) -> None:
-        began = time.monotonic()
-        with ThreadPoolExecutor(8) as pool:
-            asking = [pool.submit(ask, stage.client, model="nobody@7") for _ in range(8)]
-        for each in asking:
-            missing = each.exception()
-            assert isinstance(missing, openai.NotFoundError)
-            assert (missing.code, missing.param) == ("model_not_found", "model")
-        assert time.monotonic() - began < 10  # they wait together: one after the other it would be 16 s
-
     def test_an_address_that_is_not_there_and_a_wrong_method_are_told_in_the_same_shape(
         self, stage: Stage
     ) -> None:
@@ -240,7 +229,7 @@ class HttpFailures:
     def test_the_answer_to_a_client_that_would_give_up_comes_before_it_does(self, stage: Stage) -> None:
         before = stage.endpoint.calls(endpoint="chat")
         with pytest.raises(openai.InternalServerError) as late:
-            ask(stage.client.with_options(timeout=0.8), **stage.engine.lasting(4))
+            ask(stage.client.with_options(timeout=0.6), **stage.engine.lasting(4))
         assert late.value.status_code == 504
         assert stage.endpoint.calls(endpoint="chat") == before + 1
         stage.is_idle()

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import openai
@@ -26,7 +26,6 @@ from conformance.http_parts import (
 )
 from conformance.http_parts import stage as opened
 from conformance.http_port import HttpPort
-from engine.conftest import LoopThread
 from prometheus_client import REGISTRY
 
 from headrace.ops.bench.tiny_model import CONTEXT
@@ -37,6 +36,9 @@ from headrace.schemas.settings import Settings
 from headrace.workers.engine import Delta, EngineIdentity, Generation, GenerationJob, Prompt
 from headrace.workers.vllm_engine import VllmEngine
 from headrace.workers.worker import Worker
+
+if TYPE_CHECKING:
+    from engine.conftest import LoopThread
 
 LETTERS_A_SECOND = 220  # where nothing else runs; letters that the tokenizer has no longer tokens of
 MOST_LETTERS = 880  # with their prompt they fill the model's context

@@ -50,7 +50,7 @@ def test_vllm_answers_through_kafka_and_neither_process_outlives_the_other(
             for _, result in seen.results:
                 assert result.status == "ok", result
                 assert schema.check(result.outputs[0].text) == result.outputs[0].value
-                assert (result.provenance.engine, result.provenance.backend) == ("vllm", "guidance")
+                assert (result.provenance.engine, result.provenance.backend) == ("vllm", "xgrammar")
             _, page = worker.get("/metrics")
             assert "vllm:generation_tokens_total" in page
             assert "headrace_requests_total" in page

@@ -589,3 +589,50 @@ def test_a_past_answer_of_the_client_can_be_sent_back_as_it_is() -> None:
     body = sent(lambda chats: chats.create(model="m", messages=[HELLO, answer, HELLO]))
     (one,) = translated(body).asked
     assert one["messages"] == [HELLO, {"role": "assistant", "content": "{}"}, HELLO]
+
+
+@pytest.mark.parametrize("value", [0, "", [], False])
+def test_biases_that_are_no_object_are_refused_though_they_ask_for_nothing(value: Any) -> None:
+    with pytest.raises(ApiError) as refusal:
+        wanted_of_chat(
+            {"model": "m", "messages": [{"role": "user", "content": "x"}], "logit_bias": value},
+            contract_has_output=False,
+            has_tool_parser=False,
+        )
+    assert refusal.value.param == "logit_bias"
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        (
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {
+                "mode": "required", "tools": [{"type": "custom", "function": {"name": "f"}}]}}},
+            "tool_choice.allowed_tools.tools[0].type",
+        ),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}, "name": "g"}}, "tool_choice.name"),
+    ],
+)  # fmt: skip
+def test_a_choice_of_tools_that_says_two_things_is_refused(more: dict[str, Any], param: str) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": tools} | more
+    with pytest.raises(ApiError) as refusal:
+        wanted_of_chat(body, contract_has_output=False, has_tool_parser=False)
+    assert refusal.value.param == param
+
+
+def test_a_label_of_a_schema_that_is_given_twice_is_refused_unless_both_say_the_same() -> None:
+    def wanted(name: Any) -> Any:
+        form = {
+            "type": "json_schema",
+            "name": name,
+            "json_schema": {"name": "n", "schema": {"type": "object"}},
+        }
+        body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "response_format": form}
+        return wanted_of_chat(body, contract_has_output=False, has_tool_parser=False)
+
+    assert wanted("n").fields["output"] == {"json_schema": {"type": "object"}}
+    for other in ("m", {}):
+        with pytest.raises(ApiError) as refusal:
+            wanted(other)
+        assert refusal.value.param == "response_format.name"
