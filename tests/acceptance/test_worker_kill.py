@@ -12,21 +12,21 @@ from worker_processes import WorkerProcess, create_topics, traffic
 
 from headrace.topics.names import ContractNames
 
-REQUESTS = 500
-KILLS = 10
 
-
-@pytest.mark.parametrize("seed", [20261129])
-def test_ten_kills_at_random_moments_lose_nothing_and_double_nothing(
-    kafka_bootstrap: str, unique_prefix: str, tmp_path: Path, seed: int
+@pytest.mark.parametrize(
+    ("kills", "requests"), [(3, 150), pytest.param(10, 500, marks=pytest.mark.soak)], ids=["three", "ten"]
+)
+def test_kills_at_random_moments_lose_nothing_and_double_nothing(
+    kafka_bootstrap: str, unique_prefix: str, tmp_path: Path, kills: int, requests: int
 ) -> None:
+    seed = 20261129
     chance = random.Random(seed)
     names = ContractNames(unique_prefix, "tagger", 1)
     create_topics(kafka_bootstrap, names)
     package = write_package(tmp_path / "package")  # free texts differ in length: they finish out of order
-    ids = [f"r{number}" for number in range(REQUESTS)]
+    ids = [f"r{number}" for number in range(requests)]
     # Kill once so many results are there, each time a random number later: in the middle of something.
-    marks = sorted(chance.sample(range(1, REQUESTS - 20), KILLS))
+    marks = sorted(chance.sample(range(1, requests - 20), kills))
     with traffic(kafka_bootstrap, names) as seen:
         seen.send_many(ids)
         for mark in marks:
@@ -40,7 +40,7 @@ def test_ten_kills_at_random_moments_lose_nothing_and_double_nothing(
                 wait_until(enough, 60, f"{mark} results")
                 worker.kill()
         with start(kafka_bootstrap, package, names, tmp_path) as worker:
-            seen.wait_for_results(REQUESTS)
+            seen.wait_for_results(requests)
             worker.terminate()
             assert worker.exit_code() == 0, worker.said()
         seen.read()

@@ -229,7 +229,7 @@ class HttpFailures:
     def test_the_answer_to_a_client_that_would_give_up_comes_before_it_does(self, stage: Stage) -> None:
         before = stage.endpoint.calls(endpoint="chat")
         with pytest.raises(openai.InternalServerError) as late:
-            ask(stage.client.with_options(timeout=0.6), **stage.engine.lasting(4))
+            ask(stage.client.with_options(timeout=3), **stage.engine.lasting(8))
         assert late.value.status_code == 504
         assert stage.endpoint.calls(endpoint="chat") == before + 1
         stage.is_idle()
