@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -36,8 +37,19 @@ MARKERS = {
 }
 
 
+HERE = Path(__file__).parent
+
+
+def group_of(item: pytest.Item) -> str:
+    """What runs one after the other in one process: a module, and all that shares the one real engine."""
+    place = item.path.relative_to(HERE)
+    return "engine" if place.parts[0] == "engine" else place.with_suffix("").as_posix()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
         names = getattr(item, "fixturenames", ())
         for fixture, marker in MARKERS.items():
             if fixture in names:

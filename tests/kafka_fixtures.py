@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from run_summary import BROKER_IS_KAFKA
+from run_summary import tell_the_broker_is_kafka
 from waiting import wait_until
 
 from headrace.ops.broker import find_or_start, look_around
@@ -55,7 +55,7 @@ def broker_bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
     except BrokerNotFound as error:
         not_to_be_had(str(error))
     if kind != "embedded":
-        request.config.stash[BROKER_IS_KAFKA] = True
+        tell_the_broker_is_kafka(request.config)
         yield request.getfixturevalue("kafka_bootstrap")
         return
     with find_or_start(settings, BrokerNeeds()) as broker:

