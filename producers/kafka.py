@@ -16,6 +16,7 @@ from headrace.producers.outgoing import (
     CommitBatch,
     OutgoingRecord,
     check_size,
+    outlive_refusals,
     record_bytes,
     send,
     start_producer,
@@ -49,6 +50,7 @@ class PlainProducer:
         self._settings = settings
         try:
             self._producer: Any = start_producer(settings)
+            outlive_refusals(self._producer)
         except kafka_errors.KafkaError as error:
             raise translate(error, "connecting a producer") from error
 

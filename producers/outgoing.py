@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 KafkaProducer: Any = import_module("kafka").KafkaProducer
 _RecordBatch: Any = import_module("kafka.record.default_records").DefaultRecordBatchBuilder
 
-# What is used of KafkaProducer and of its cluster metadata beyond their public methods.
+_TransactionManager: Any = import_module("kafka.producer.transaction_manager").TransactionManager
+
+# What is used of KafkaProducer, of its cluster metadata and its transaction manager beyond their public methods.
 PRIVATE_ATTRIBUTES = {
-    "producer": ("_metadata", "_wait_on_metadata"),
+    "producer": ("_metadata", "_transaction_manager", "_wait_on_metadata"),
+    "manager": ("_FATAL_ERRORS", "_supports_epoch_bump", "classify_batch_error"),
     "metadata": ("_last_successful_refresh_ms", "config", "partitions_for_topic"),
 }
 
@@ -92,6 +95,27 @@ def start_producer(settings: Settings, **options: Any) -> Any:
     producer = connect(KafkaProducer, **producer_options(settings) | options)
     producer._metadata.config.update(METADATA_OPTIONS)
     return producer
+
+
+def outlive_refusals(producer: Any) -> None:
+    """Let a producer without transactions go on after brokers have refused a batch for good.
+
+    kafka-python takes such a refusal (of a record without a key for a compacted topic, of one that is too large, of a
+    topic that may not be written) for the end of an idempotent producer: everything sent after it fails. Only the
+    sequence numbers of that partition are out of step, and a new epoch mends those.
+    """
+    manager = producer._transaction_manager
+    if manager is None:
+        return
+    classify = manager.classify_batch_error
+
+    def classified(error: Any, *rest: Any, **named: Any) -> str:
+        outcome: str = classify(error, *rest, **named)
+        kind: type[BaseException] = error if isinstance(error, type) else type(error)
+        may_go_on = outcome == manager.ERROR_CLASS_FATAL and kind not in _TransactionManager._FATAL_ERRORS
+        return manager.ERROR_CLASS_NEEDS_EPOCH_BUMP if may_go_on and manager._supports_epoch_bump() else outcome
+
+    manager.classify_batch_error = classified
 
 
 def send(producer: Any, record: OutgoingRecord) -> Any:

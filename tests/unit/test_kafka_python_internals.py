@@ -47,6 +47,7 @@ def names_in(*of: Any) -> set[str]:
         ([SubscriptionState], kafka_client.PRIVATE_ATTRIBUTES["subscription"]),
         ([KafkaProducer], transaction.PRIVATE_ATTRIBUTES["producer"]),
         ([KafkaProducer], outgoing.PRIVATE_ATTRIBUTES["producer"]),
+        ([TransactionManager], outgoing.PRIVATE_ATTRIBUTES["manager"]),
         ([ClusterMetadata], outgoing.PRIVATE_ATTRIBUTES["metadata"]),
         ([Sender], transaction.PRIVATE_ATTRIBUTES["sender"]),
         ([TransactionManager], transaction.PRIVATE_ATTRIBUTES["manager"]),
