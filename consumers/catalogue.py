@@ -80,7 +80,7 @@ class CatalogueRecords:
         self.contracts = ContractRecords()
         self.versions: dict[ContractId, dict[str, ServingVersion]] = {}
 
-    def take(self, key: bytes | None, value: bytes | None) -> str | None:
+    def take(self, key: bytes | None, value: bytes | None, offset: int = -1) -> str | None:
         """Note a record; what is wrong with it, where it cannot be read. Without a value it takes its key back."""
         kind, _, name = (key or b"").decode("utf-8", "replace").partition("/")
         if kind != SERVING:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, Protocol
 
 from headrace.consumers.records import TopicPartition
+from headrace.consumers.sharing import Plan
 from headrace.consumers.untyped_kafka import ConsumerRebalanceListener
 
 
@@ -38,6 +39,10 @@ class GroupAssignor(Protocol):
 
     def release(self, units: Collection[int]) -> None:
         """Claim these no longer."""
+        ...
+
+    def offer_plan(self, plan: Plan) -> None:
+        """Make a plan known to the group. From any thread."""
         ...
 
     def leave(self) -> None:

@@ -6,6 +6,8 @@ Compacted, one partition, JSON, so that any console consumer shows it. A record'
     accept/<group>/<topic>/<n>      {"committed": {"offset": N, "metadata": "..."} or null, "resume_at": N,
                                      "by": "user@host", "at": ms}: see `consumers/starting.py`
     contract/..., alias/...         see `consumers/contracts.py`
+    serving/...                     see `consumers/catalogue.py`
+    rollout/..., plan/..., ...      see `consumers/rollouts.py`
 
 Kinds that this release does not know are passed over: a later one may have written them.
 """
@@ -23,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from headrace.consumers.kafka import TailReader
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import CommitPoint, TopicPartition
+from headrace.consumers.rollouts import RolloutRecords
 from headrace.consumers.starting import Acceptance
 from headrace.schemas.errors import HeadraceError, KafkaUnavailable
 from headrace.topics.names import control_topic
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headrace.consumers.records import Record
+    from headrace.consumers.sharing import Plan
     from headrace.schemas.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -108,12 +112,13 @@ class ControlRecords:
     def __init__(self) -> None:
         self.known: set[tuple[str, TopicPartition]] = set()
         self.acceptances: dict[tuple[str, TopicPartition], Acceptance] = {}
+        self.rollouts = RolloutRecords()
 
-    def take(self, key: bytes | None, value: bytes | None) -> str | None:
+    def take(self, key: bytes | None, value: bytes | None, offset: int = -1) -> str | None:
         """Note a record; what is wrong with it, where it cannot be read. Without a value it takes its key back."""
         kind, *name = (key or b"").decode("utf-8", "replace").split("/")
         if kind not in (PARTITION, ACCEPT):
-            return None
+            return self.rollouts.take(key, value, offset)
         if len(name) != 3 or not (name[2].isascii() and name[2].isdigit()):
             return f"its key is not {kind}/<group>/<topic>/<partition>"
         of = (name[0], TopicPartition(name[1], int(name[2])))
@@ -172,7 +177,7 @@ def read_control(settings: Settings, timeout_s: float = READ_TIMEOUT_S) -> Contr
     records = ControlRecords()
 
     def take(record: Record) -> None:
-        records.take(record.key, record.value)
+        records.take(record.key, record.value, record.offset)
 
     read_into(settings, take, timeout_s)
     return records
@@ -202,8 +207,8 @@ def _has_read(tail: TailReader, ends: dict[TopicPartition, int]) -> bool:
 class Records(Protocol):
     """What a follower reads into."""
 
-    def take(self, key: bytes | None, value: bytes | None) -> str | None:
-        """Note a record; what is wrong with it, where it cannot be read."""
+    def take(self, key: bytes | None, value: bytes | None, offset: int) -> str | None:
+        """Note a record and its offset; what is wrong with it, where it cannot be read."""
         ...
 
 
@@ -282,7 +287,7 @@ class ControlFollower(Generic[R]):
 
     def _take(self, records: Iterable[Record], into: R) -> None:
         for record in records:
-            wrong = into.take(record.key, record.value)
+            wrong = into.take(record.key, record.value, record.offset)
             if wrong is not None and record.location not in self._complained:
                 self._complained.add(record.location)
                 logger.warning("the record at %s-%d offset %d cannot be read: %s", *record.location, wrong)
@@ -303,6 +308,11 @@ class ControlReader(ControlFollower[ControlRecords]):
         assert self.ready, "what has not been read yet would pass for not known"
         with self._lock:
             return (group, tp) in self._records.known
+
+    def plan(self, group: str) -> Plan | None:
+        """Which versions are to serve how much of the group's units; None: nobody has planned anything."""
+        with self._lock:
+            return self._records.rollouts.plan(group)
 
     def accepted(self, group: str, tp: TopicPartition) -> Acceptance | None:
         """The acceptance for a partition that was given last and not spent yet."""

@@ -27,6 +27,7 @@ from headrace.schemas.errors import KafkaFailed, KafkaUnavailable, SlotTaken, St
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from headrace.consumers.sharing import Plan
     from headrace.schemas.settings import Settings
 
 __all__ = ["GroupAssignor", "RequestConsumer", "TailReader", "read_committed_offsets", "remove_member"]
@@ -46,7 +47,7 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 
 
 class RequestConsumer:
-    """Reads request topics as a static member of a group. For one thread alone, but for `wake_up`.
+    """Reads request topics as a static member of a group. For one thread alone, but for what says otherwise.
 
     A newly assigned partition returns nothing before `start_at` is called for it: no offset is ever chosen
     here.
@@ -140,6 +141,11 @@ class RequestConsumer:
         """Want no units any more, and join again: what is owned is to be drained then. For good."""
         self._assignor.leave()
         self.rejoin()
+
+    def offer_plan(self, plan: Plan) -> None:
+        """Make a plan known to the group. From any thread."""
+        self._assignor.offer_plan(plan)
+        self.wake_up()
 
     def claims_are_known(self) -> bool:
         """Whether the group has heard what was released, and has given it away."""

@@ -113,7 +113,9 @@ def outlive_refusals(producer: Any) -> None:
         outcome: str = classify(error, *rest, **named)
         kind: type[BaseException] = error if isinstance(error, type) else type(error)
         may_go_on = outcome == manager.ERROR_CLASS_FATAL and kind not in _TransactionManager._FATAL_ERRORS
-        return manager.ERROR_CLASS_NEEDS_EPOCH_BUMP if may_go_on and manager._supports_epoch_bump() else outcome
+        return (
+            manager.ERROR_CLASS_NEEDS_EPOCH_BUMP if may_go_on and manager._supports_epoch_bump() else outcome
+        )
 
     manager.classify_batch_error = classified
 

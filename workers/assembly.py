@@ -125,7 +125,7 @@ def assemble(
         failed=failed,
     )
     consumer = _consumer(serves, room)
-    control = ControlLink(settings, names.group)
+    control = ControlLink(settings, names.group, consumer.offer_plan)
     control.serves(_serving_version(serves))
     windows = WindowReader(settings, names, settings.dedupe_window, window_read)
     ledger = Ledger(

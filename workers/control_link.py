@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from headrace.consumers.catalogue import ServingVersion
 from headrace.consumers.control import ControlReader
 from headrace.consumers.records import CommitPoint, TopicPartition
+from headrace.consumers.rollouts import shown_shares
+from headrace.consumers.sharing import Plan
 from headrace.consumers.starting import Acceptance
 from headrace.producers.control import ControlWriter
 from headrace.producers.kafka import PlainProducer
@@ -28,16 +30,29 @@ _Told = Mapping[TopicPartition, CommitPoint] | ServingVersion
 class ControlLink:
     """`run` is a thread's body; the rest may be called from any thread, and never waits."""
 
-    def __init__(self, settings: Settings, group: str) -> None:
+    def __init__(self, settings: Settings, group: str, offer_plan: Callable[[Plan], None]) -> None:
+        """`offer_plan` is called in the reading thread with each new plan for the group."""
         self._settings = settings
         self._group = group
         self._reader = ControlReader(settings, self._changed)
+        self._offer_plan = offer_plan
+        self._plan: Plan | None = None
         self._revision = 0
         self._told: queue.SimpleQueue[_Told | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
 
     def _changed(self) -> None:
         self._revision += 1
+        plan = self._reader.plan(self._group)
+        if plan is not None and plan != self._plan:
+            self._plan = plan
+            log.info(
+                "plan %d of rollout %s: %s",
+                plan.revision,
+                plan.rollout,
+                shown_shares(plan.shares) or "equal shares",
+            )
+            self._offer_plan(plan)
 
     @property
     def ready(self) -> bool:

@@ -74,7 +74,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 @pytest.fixture
 def running(brokers: Brokers) -> Iterator[tuple[ControlLink, threading.Thread]]:
-    link = ControlLink(Settings(bootstrap_servers="127.0.0.1:1"), "group")
+    link = ControlLink(Settings(bootstrap_servers="127.0.0.1:1"), "group", lambda _: None)
     thread = threading.Thread(target=link.run)
     thread.start()
     yield link, thread
