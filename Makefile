@@ -24,10 +24,10 @@ up: ## a broker, the topics and a worker of examples/movie-tagger, until Ctrl-C
 	@engine=$$($(INSTALL) --print-engine "$(ENGINE)") && $(INSTALL) light $(ENGINE_SETS) && \
 		exec "$(BIN)/headrace" up --package examples/movie-tagger --engine "$$engine"
 
-# Two processes, each with a broker of its own; all that needs the real engine goes to one of them (tests/conftest.py).
+# Two processes, each with a broker of its own; all that needs the real engine goes to one of them (tests/process_groups.py).
 test: ## all tests but the long ones
 	@$(INSTALL) light $(ENGINE_SETS) dev
-	"$(BIN)/pytest" -m "not soak and not nemesis" --numprocesses 2 --dist loadgroup
+	"$(BIN)/pytest" -m "not soak and not nemesis" --numprocesses 2
 
 test-nemesis: ## two minutes of faults on three real brokers
 	@$(INSTALL) light $(ENGINE_SETS) dev

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,8 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
     importlib.import_module("kafka")
 
-pytest_plugins = ["run_summary", "kafka_fixtures"]  # in this order: the second imports the first
+# In this order: the third imports the second.
+pytest_plugins = ["process_groups", "run_summary", "kafka_fixtures"]
 
 # kafka-python drops the socket of a connection that was refused or timed out without closing it, so a broker that is
 # down shows up later as this warning, in whatever test runs then: a TCP socket (proto 6) without a peer.
@@ -37,19 +37,8 @@ MARKERS = {
 }
 
 
-HERE = Path(__file__).parent
-
-
-def group_of(item: pytest.Item) -> str:
-    """What runs one after the other in one process: a module, and all that shares the one real engine."""
-    place = item.path.relative_to(HERE)
-    return "engine" if place.parts[0] == "engine" else place.with_suffix("").as_posix()
-
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
         names = getattr(item, "fixturenames", ())
         for fixture, marker in MARKERS.items():
             if fixture in names:
