@@ -1,8 +1,8 @@
 """Rollouts, as the control topic has them: which versions of a contract are to serve how many of a group's units.
 
-    rollout/<group>/<id>    {"to": version, "before": {version: share}, "steps": [percent, ...], "hold_s", "limits":
-                             {"error_rate", "invalid_rate", "p95_ratio": each a number or null}, "by", "at"}: what was
-                             asked for; written once
+    rollout/<group>/<id>    {"model", "contract", "to": version, "before": {version: share}, "steps": [percent, ...],
+                             "hold_s", "limits": {"error_rate", "invalid_rate", "p95_ratio": each a number or null},
+                             "by", "at"}: what was asked for; written once
     wish/<group>/<id>       {"wish": "go_on" | "pause" | "promote", "by", "at"}: an operator's last word on it
     progress/<group>/<id>   {"step": index, "state": "waiting" | "moving" | "holding" | "finished", "since": ms, "why"}
     plan/<group>/<id>       {"shares": {version: weight}, "step": index, "at"}: what the assignor is to follow
@@ -58,6 +58,8 @@ class Limits(_Written):
 class Rollout(_Written):
     """What was asked for."""
 
+    model: str
+    contract: int = Field(ge=1)
     to: str
     before: _Shares  # weights by version: what is served without it
     steps: list[_Percent] = Field(min_length=1)

@@ -179,7 +179,7 @@ def _shares(
     for home in homes.values():
         has[home] += 1
     crews = _crews(members)
-    of_version = _apportion(
+    of_version = apportion(
         units,
         {version: weight for version, (weight, _) in crews.items()},
         {version: sum(has[member] for member in crew) for version, (_, crew) in crews.items()},
@@ -187,7 +187,7 @@ def _shares(
     )
     share = dict.fromkeys(members, 0)
     for version, (_, crew) in crews.items():
-        share |= _apportion(of_version[version], dict.fromkeys(crew, 1), has, keeps)
+        share |= apportion(of_version[version], dict.fromkeys(crew, 1), has, keeps)
     return share
 
 
@@ -205,7 +205,7 @@ def _crews(members: Mapping[str, Claim]) -> dict[str, tuple[int, list[str]]]:
     }
 
 
-def _apportion(
+def apportion(
     units: int, weights: Mapping[str, int], has: Mapping[str, int], keeps: Mapping[str, int]
 ) -> dict[str, int]:
     """Shares by largest remainder. Of equal remainders, those go first that have more than the smaller share

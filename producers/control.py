@@ -1,4 +1,4 @@
-"""Writing to the control topic; `consumers/control.py` and `consumers/contracts.py` say what is in it."""
+"""Writing to the control topic; `consumers/control.py`, `contracts.py` and `rollouts.py` say what is in it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from headrace.consumers.catalogue import serving_key, serving_value
 from headrace.consumers.contracts import alias_key, alias_value, contract_key, contract_value
 from headrace.consumers.control import acceptance_key, acceptance_value, partition_key, partition_value
+from headrace.consumers.rollouts import rollout_record
 from headrace.producers.kafka import OutgoingRecord
 from headrace.topics.names import control_topic
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from headrace.consumers.catalogue import ServingVersion
     from headrace.consumers.contracts import Alias, FrozenContract
     from headrace.consumers.records import CommitPoint, RecordLocation, TopicPartition
+    from headrace.consumers.rollouts import RolloutId
+    from headrace.consumers.rollouts import Value as RolloutValue
     from headrace.consumers.starting import Acceptance
 
 FLUSH_TIMEOUT_S = 30.0
@@ -107,6 +110,18 @@ class ContractWriter:
 
     def _write(self, key: bytes, value: bytes | None) -> None:
         _write(self._producer, [OutgoingRecord(self._topic, key, value)])
+
+
+class RolloutWriter:
+    """Writes what operators say of rollouts; what the controller says goes out in its own transactions."""
+
+    def __init__(self, producer: RecordSender, *, prefix: str) -> None:
+        self._producer = producer
+        self._topic = control_topic(prefix)
+
+    def write(self, of: RolloutId, *values: RolloutValue) -> None:
+        """Write records in this order. Raises KafkaUnavailable, KafkaFailed, TopicMissing."""
+        _write(self._producer, [OutgoingRecord(self._topic, *rollout_record(of, value)) for value in values])
 
 
 def _write(producer: RecordSender, records: list[OutgoingRecord]) -> None:

@@ -29,6 +29,7 @@ def write_package(
     directory: Path,
     *,
     model: str = "tagger",
+    version: str = "1",
     weights: str = "none/none",
     output: dict[str, Any] | None = None,
     user: str | None = "Tag {{ title }}.",
@@ -36,7 +37,7 @@ def write_package(
 ) -> Path:
     """A package's folder. `extra` is TOML that stands before the tables."""
     directory.mkdir(parents=True, exist_ok=True)
-    lines = [f'model = "{model}"', 'version = "1"', "contract = 1", f'weights = "{weights}"', extra]
+    lines = [f'model = "{model}"', f'version = "{version}"', "contract = 1", f'weights = "{weights}"', extra]
     if output is not None:
         (directory / "output.schema.json").write_text(json.dumps(output))
         lines.append('output = "output.schema.json"')

@@ -76,22 +76,22 @@ def plans_are_not_followed(patch: pytest.MonkeyPatch) -> None:
 
 @found_by("history")
 def shares_are_rounded_down(patch: pytest.MonkeyPatch) -> None:
-    apportion = sharing._apportion
+    apportion = sharing.apportion
 
     def rounded(units: int, weights: Mapping[str, int], has: Any, keeps: Any) -> dict[str, int]:
         total = sum(weights.values())
         share = {name: units * weight // total for name, weight in weights.items()}
         return share if len(weights) > 1 else apportion(units, weights, has, keeps)
 
-    patch.setattr(sharing, "_apportion", rounded)
+    patch.setattr(sharing, "apportion", rounded)
 
 
 @found_by("few_moves")
 def the_larger_shares_go_to_whoever_comes_first(patch: pytest.MonkeyPatch) -> None:
-    apportion = sharing._apportion
+    apportion = sharing.apportion
     patch.setattr(
         sharing,
-        "_apportion",
+        "apportion",
         lambda units, weights, has, keeps: apportion(units, weights, dict.fromkeys(has, 0), keeps),
     )
 

@@ -29,6 +29,8 @@ SHARES = st.dictionaries(st.sampled_from("1234"), st.integers(0, 100), max_size=
 VALUES: st.SearchStrategy[Value] = st.one_of(
     st.builds(
         Rollout,
+        model=st.just("m"),
+        contract=st.just(1),
         to=st.sampled_from("1234"),
         before=SHARES,
         steps=st.just([50, 100]),
