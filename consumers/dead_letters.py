@@ -111,12 +111,14 @@ class ToTheEnd:
         starts: Mapping[TopicPartition, int] | None = None,
         ends: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Connect and take position: `starts`, else from `since` on, else at the beginning.
+        """Connect and take position: `starts` (of these partitions alone), else from `since` on, else at the beginning.
 
         Raises KafkaUnavailable, KafkaFailed, BrokerNotFound; TopicsError where the topic does not exist.
         """
         partitions = partitions_of(settings, [topic])[topic]
-        if starts is None and since is not None:
+        if starts is not None:
+            partitions = [tp for tp in partitions if tp in starts]
+        elif since is not None:
             starts = offsets_at(settings, partitions, since)
         self._tail = TailReader(settings, partitions, "beginning" if starts is None else starts)
         try:

@@ -45,7 +45,7 @@ MOST_TOPICS = 100  # that requests name for their results
 OUTSTANDING = 256  # records sent, and not yet acknowledged; and their bytes:
 OUTSTANDING_BYTES = 16 * 1024 * 1024
 
-OURS = frozenset({header.REPLAY, header.REPLAY_OF, header.REPLAY_AGAIN})
+OURS = frozenset({header.REPLAY, header.REPLAY_OF, header.REPLAY_AGAIN, header.SUPERSEDES})
 
 _FIRST_SLOTS = 1 << 10
 _OFFSET_BITS = 44
@@ -226,7 +226,7 @@ class Replay:
         """
         producer = PlainProducer(self._settings)
         try:
-            sending = _Sending(producer, self.tally)
+            sending = Sending(producer, self.tally)
             try:
                 for each, letter in self._remaining("replaying"):
                     record = self._outgoing(each, letter)
@@ -351,7 +351,7 @@ def partition_for(letter: DeadLetter, topic: str, partitions: Mapping[str, int])
     return None if letter.key is not None else letter.source.partition % count
 
 
-class _Sending:
+class Sending:
     """Sends, and waits for the oldest acknowledgement when too much is outstanding."""
 
     def __init__(self, producer: PlainProducer, tally: Tally) -> None:

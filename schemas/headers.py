@@ -13,6 +13,9 @@ MODEL_VERSION = "model-version"  # of a result and a dead letter: the version th
 REPLAY = "headrace-replay"
 REPLAY_OF = "headrace-replay-of"  # of such a request: its first dead letter, as `topic-partition@offset`
 REPLAY_AGAIN = "headrace-replay-again"  # of such a request, with any value: run it whatever is known of it
+# Of a request that was sent again because of who answered it, and of the result that comes of it: the result that it
+# supersedes, as `topic-partition@offset`.
+SUPERSEDES = "headrace-supersedes"
 REQUEST_ID = "request-id"  # of a result and a dead letter, for readers that do not decode the value
 JOB = "job"  # of a result: the request's job
 ERROR_CODE = "error-code"  # of a dead letter

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 NO_DEAD_LETTER: frozenset[Status] = frozenset({"ok", "expired", "cancelled"})
 
 # Headers of a request that its result has too.
-_COPIED = frozenset({header.CORRELATION_ID, header.TRACEPARENT, header.REPLAY})
+_COPIED = frozenset({header.CORRELATION_ID, header.TRACEPARENT, header.REPLAY, header.SUPERSEDES})
 
 MAX_ERROR_MESSAGE = 2_000  # characters: a library's message may quote all of its input
 

@@ -19,6 +19,9 @@ from packages import write_package
 from waiting import wait_until
 from worker_processes import PARTITIONS, Traffic, WorkerProcess, create_topics, traffic, units
 
+from headrace.consumers.control import read_control
+from headrace.consumers.rollouts import RolloutState
+from headrace.schemas.headers import SUPERSEDES
 from headrace.topics.names import ContractNames
 
 MODEL = "tagger"
@@ -36,6 +39,7 @@ class Stage:
         self._place = place
         self.sent: list[str] = []
         self.workers: list[WorkerProcess] = []
+        self._commands: list[subprocess.Popen[str]] = []
         self._stop = threading.Event()
         self._sender = threading.Thread(target=self._send, daemon=True)
 
@@ -68,20 +72,22 @@ class Stage:
         if self._sender.is_alive():
             self._sender.join()
 
-    def headrace(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "headrace.ops.cli", "rollout", *arguments]
+    def headrace(self, *arguments: str, group: str = "rollout") -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "headrace.ops.cli", group, *arguments]
         place = ("--bootstrap-servers", self._bootstrap, "--prefix", self.names.prefix)
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*command, *place],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             env=os.environ | {"HEADRACE_SESSION_TIMEOUT_MS": "6000"},
         )
+        self._commands.append(process)
+        return process
 
-    def said(self, *arguments: str, timeout_s: float = 120) -> tuple[int, str]:
+    def said(self, *arguments: str, group: str = "rollout", timeout_s: float = 120) -> tuple[int, str]:
         """Exit code and output of a command."""
-        process = self.headrace(*arguments)
+        process = self.headrace(*arguments, group=group)
         try:
             said, _ = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -94,6 +100,28 @@ class Stage:
         code, said = self.said("status", MODEL, "--json")
         assert code == 0, said
         return json.loads(said)
+
+    def rollout(self) -> RolloutState | None:
+        """The one that was begun last, as the control topic has it now."""
+        states = read_control(self.seen.settings).rollouts.states(self.names.group)
+        return states[-1][1] if states else None
+
+    def is_open(self) -> bool:
+        found = self.rollout()
+        return found is not None and found.is_open
+
+    def is_holding(self) -> bool:
+        found = self.rollout()
+        return found is not None and found.progress is not None and found.progress.state == "holding"
+
+    def close(self) -> None:
+        self.stop_sending()
+        for worker in self.workers:
+            worker.__exit__(None, None, None)
+        for command in self._commands:
+            if command.poll() is None:
+                command.kill()
+                command.communicate()
 
     def check_all_answered(self) -> Counter[str]:
         """Every request has one result; how many each version gave."""
@@ -111,9 +139,7 @@ def stage(bootstrap: str, prefix: str, place: Path) -> Iterator[Stage]:
         try:
             yield made
         finally:
-            made.stop_sending()
-            for worker in made.workers:
-                worker.__exit__(None, None, None)
+            made.close()
 
 
 @pytest.fixture
@@ -128,7 +154,7 @@ def two_versions(kafka_bootstrap: str, unique_prefix: str, tmp_path: Path) -> It
 
 def test_a_good_version_gets_everything_step_by_step_and_nothing_is_lost(two_versions: Stage) -> None:
     rollout = two_versions.headrace("start", MODEL, "--to", "4", "--steps", "25,100", "--hold", "2s")
-    wait_until(lambda: two_versions.status()["is_open"], 60, "the rollout to be under way")
+    wait_until(two_versions.is_open, 60, "the rollout to be under way")
     new = two_versions.start("4", "new")
     said, _ = rollout.communicate(timeout=120)
     assert rollout.returncode == 0, said
@@ -159,19 +185,50 @@ def test_a_version_that_fails_everything_is_taken_back_by_itself(two_versions: S
     bad = [result for result in two_versions.seen.by_id().values() if result.status != "ok"]
     assert {result.provenance.version for result in bad} == {"4"}
     assert len({result.provenance.source_partition for result in bad}) == 1, "its share, and no more"
+    ask_again(two_versions, [result.id for result in bad])
+
+
+def ask_again(stage: Stage, ids: list[str]) -> None:
+    """`results redo`: each of what the bad version has answered is answered by the other, which says so."""
+    command = ("redo", "--model", MODEL, "--model-version", "4", "--since", "1h")
+    code, said = stage.said(*command, group="results")
+    assert code == 0, said
+    assert f"{len(ids):,} results of version 4: {len(ids):,} failed" in said
+    assert "nothing was sent" in said
+    code, said = stage.said(*command, "--yes", group="results")
+    assert code == 0, said
+    assert f"{len(ids):,} asked again" in said
+    stage.seen.wait_for_results(len(stage.sent) + len(ids))
+    places = {
+        (record.topic, record.partition, record.offset): result for record, result in stage.seen.results
+    }
+    again = [
+        (dict(record.headers)[SUPERSEDES], result)
+        for record, result in stage.seen.results
+        if SUPERSEDES in dict(record.headers)
+    ]
+    assert sorted(result.id for _, result in again) == sorted(ids)
+    for place, result in again:
+        topic, _, rest = (place or b"").decode().rpartition("-")
+        partition, _, offset = rest.partition("@")
+        superseded = places[topic, int(partition), int(offset)]
+        assert (superseded.id, superseded.status, result.status) == (result.id, "failed", "ok")
+        assert (superseded.provenance.version, result.provenance.version) == ("4", "3")
+    code, said = stage.said(*command, "--yes", group="results")
+    assert code == 0, said
+    assert f"{len(ids):,} of them left out: they were superseded already" in said
+    assert "\n0 asked again" in said
 
 
 def test_another_controller_goes_on_where_a_killed_one_stood(two_versions: Stage) -> None:
     two_versions.start("4", "new").wait_ready(60)
     first = two_versions.headrace("start", MODEL, "--to", "4", "--steps", "50,100", "--hold", "8s")
-    wait_until(
-        lambda: "holding" in two_versions.status()["rollout"]["stage"], 60, "the first step to be held"
-    )
+    wait_until(two_versions.is_holding, 90, "the first step to be held")
     first.kill()
     first.communicate()
     second = two_versions.headrace("controller")
     try:
-        wait_until(lambda: not two_versions.status()["is_open"], 90, "the rollout to end")
+        wait_until(lambda: not two_versions.is_open(), 90, "the rollout to end")
     finally:
         second.terminate()
         said, _ = second.communicate(timeout=30)
@@ -193,10 +250,8 @@ def test_an_operator_pauses_goes_on_and_takes_back(two_versions: Stage) -> None:
         assert code != 0
         assert "is under way" in said
         assert two_versions.said("promote", MODEL)[0] == 0
-        wait_until(lambda: not two_versions.status()["is_open"], 90, "the rollout to end")
-        wait_until(
-            lambda: two_versions.status()["versions"][1]["units"] == PARTITIONS, 60, "version 4 to have all"
-        )
+        wait_until(lambda: not two_versions.is_open(), 90, "the rollout to end")
+        wait_until(lambda: units(two_versions.workers[1]) == PARTITIONS, 60, "version 4 to have all")
         code, said = two_versions.said("rollback", MODEL, "--why", "wrong language")
         assert code == 0, said
         wait_until(lambda: units(two_versions.workers[0]) == PARTITIONS, 60, "version 3 to have all again")

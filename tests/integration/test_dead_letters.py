@@ -344,14 +344,14 @@ def test_what_comes_of_a_replay_while_it_sends_is_not_sent_too(
 ) -> None:
     for request_id in "abcd":
         cluster.bury(request_id)
-    send = module._Sending.send
+    send = module.Sending.send
 
     def bury_again(self: Any, lies: Location, record: Any) -> None:
         send(self, lies, record)
         cluster.bury("new")
         cluster.bury("a")
 
-    monkeypatch.setattr(module._Sending, "send", bury_again)
+    monkeypatch.setattr(module.Sending, "send", bury_again)
     assert ids(cluster.sent_by(cluster.replay())) == ["a", "b", "c", "d"]
 
 
@@ -373,7 +373,7 @@ def test_a_replay_that_is_stopped_says_how_much_was_sent_and_goes_on_when_run_ag
 ) -> None:
     for number in range(20):
         cluster.bury(f"r{number:02}")
-    send = module._Sending.send
+    send = module.Sending.send
     sent: list[str] = []
 
     def interrupted(self: Any, lies: Location, record: Any) -> None:
@@ -382,7 +382,7 @@ def test_a_replay_that_is_stopped_says_how_much_was_sent_and_goes_on_when_run_ag
         sent.append(Codec().peek_id(DeadLetter, record.value) or "?")
         send(self, lies, record)
 
-    monkeypatch.setattr(module._Sending, "send", interrupted)
+    monkeypatch.setattr(module.Sending, "send", interrupted)
     replay = cluster.replay()
     replay.look()
     with pytest.raises(KafkaUnavailable):

@@ -24,8 +24,8 @@ from headrace.ops.dead_letters import (
     OUTSTANDING,
     OUTSTANDING_BYTES,
     Newest,
+    Sending,
     Tally,
-    _Sending,
     lane_of,
     partition_for,
 )
@@ -278,9 +278,9 @@ class SlowProducer:
         return WhenAsked()
 
 
-def sending(producer: SlowProducer) -> tuple[_Sending, Tally]:
+def sending(producer: SlowProducer) -> tuple[Sending, Tally]:
     tally = Tally()
-    return _Sending(cast("PlainProducer", producer), tally), tally
+    return Sending(cast("PlainProducer", producer), tally), tally
 
 
 def test_what_is_outstanding_is_bounded_in_records_and_in_bytes() -> None:
