@@ -92,19 +92,25 @@ class Standing:
         return begun[-1] if begun else None
 
     def catch_up(self) -> None:
-        """Read what was answered before now."""
+        """Read what was answered before now: until an answer comes that is younger, or none for a while."""
+        began_ms = time.time() * 1000
         deadline = time.monotonic() + CATCH_UP_S
         quiet_since = time.monotonic()
         while time.monotonic() < deadline and time.monotonic() - quiet_since < QUIET_S:
-            if self._take():
+            newest_ms = self._take()
+            if newest_ms >= began_ms:
+                return
+            if newest_ms >= 0:
                 quiet_since = time.monotonic()
             time.sleep(0.05)
 
     def _take(self) -> int:
-        taken = self._reader.take()
-        for answer in taken:
+        """When the newest of the answers that have come was appended; -1: none has come."""
+        newest_ms = -1
+        for answer in self._reader.take():
             self._watch.take(answer)
-        return len(taken)
+            newest_ms = max(newest_ms, answer.at_ms)
+        return newest_ms
 
     @property
     def _tallies(self) -> dict[str, Tally]:
