@@ -1,7 +1,8 @@
 """What can be asked: the contracts, the aliases, and the versions that workers serve, as the control topic has them.
 
     serving/<model>/<number>/<version>   {"engine", "max_model_len": tokens or null, "output": whether the contract
-                                          has an output schema of its own, "reasoning", "at": ms since the epoch}
+                                          has an output schema of its own, "reasoning", "tools": whether its model may
+                                          call some by itself, "at": ms since the epoch}
 
 A worker writes its version's record when it gets ready. It stays when the worker ends: it says what the version
 is, not that somebody serves it just now.
@@ -39,6 +40,7 @@ class ServingVersion:
     has_output: bool
     reasons: bool
     at_ms: int
+    calls_tools: bool = False  # by itself: its package has a tool parser
 
     @property
     def contract(self) -> ContractId:
@@ -53,6 +55,7 @@ class _Serving(BaseModel):
     max_model_len: int | None = None
     output: bool
     reasoning: bool = False
+    tools: bool = False
     at: int
 
 
@@ -68,6 +71,7 @@ def serving_value(serving: ServingVersion) -> bytes:
         "max_model_len": serving.max_model_len,
         "output": serving.has_output,
         "reasoning": serving.reasons,
+        "tools": serving.calls_tools,
         "at": serving.at_ms,
     }
     return json.dumps(written).encode()
@@ -100,7 +104,7 @@ class CatalogueRecords:
             first = error.errors(include_url=False, include_input=False)[0]
             return f"{'.'.join(map(str, first['loc'])) or 'its value'}: {first['msg']}"
         self.versions.setdefault(of, {})[version] = ServingVersion(
-            *of, version, read.engine, read.max_model_len, read.output, read.reasoning, read.at
+            *of, version, read.engine, read.max_model_len, read.output, read.reasoning, read.at, read.tools
         )
         return None
 

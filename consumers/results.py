@@ -14,7 +14,7 @@ from headrace.consumers.partitions import offsets_at, partitions_of
 from headrace.consumers.records import Record, TopicPartition
 from headrace.consumers.result_schemas import frozen_result_schemas
 from headrace.schemas.codec import Codec
-from headrace.schemas.errors import KafkaFailed, MessageError
+from headrace.schemas.errors import KafkaFailed, MessageError, ResultGone
 from headrace.schemas.headers import REQUEST_ID, STATUS
 from headrace.schemas.messages import Location, Result, Status
 
@@ -142,7 +142,7 @@ def read_result(
 ) -> Result:
     """The committed result that lies at `location`.
 
-    Raises KafkaFailed where none does (any more) or it does not come in time, and MessageError.
+    Raises ResultGone where none does (any more), KafkaFailed where it does not come in time, and MessageError.
     """
     tp = TopicPartition(location.topic, location.partition)
     deadline = time.monotonic() + timeout_s
@@ -160,8 +160,8 @@ def read_result(
     raise KafkaFailed(f"{_name(location)} could not be read within {timeout_s:g} s")
 
 
-def _gone(location: Location) -> KafkaFailed:
-    return KafkaFailed(f"{_name(location)} holds no result any more: ask again under another id")
+def _gone(location: Location) -> ResultGone:
+    return ResultGone(f"{_name(location)} holds no result any more: ask again under another id")
 
 
 def _location(record: Record) -> Location:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
+import math
+import ssl
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from socket import socket
 from typing import TYPE_CHECKING
 
+from headrace.ops.heap import freeze_heap
 from headrace.schemas.errors import SettingsError, UsageError
 
 if TYPE_CHECKING:
@@ -39,19 +40,23 @@ class Listening:
     tls_key: Path | None = None
     cors_origins: Sequence[str] = field(default=())
     drain_budget_s: int = 60
+    idle_timeout_s: int = 75  # of a connection without a call: load balancers keep theirs for 60
 
 
 def serve(
     settings: Settings, options: ServiceOptions, listening: Listening, on_ready: Callable[[str], None]
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; what runs then is finished within the budget.
+    """Serve until SIGTERM or Ctrl-C; what runs then is finished within the budget (`DrainingServer`).
 
-    `on_ready` is told the address once it is bound. Raises SettingsError where the address cannot be had, UsageError
-    where what is needed is not installed.
+    `on_ready` is told the address once it is bound. Raises SettingsError where the address cannot be had or the files
+    for TLS are no good, UsageError where what is needed is not installed.
     """
+    if listening.tls_certificate is not None and listening.tls_key is not None:
+        check_certificate(listening.tls_certificate, listening.tls_key)
     try:
         import uvicorn
 
+        from headrace.ops.http_draining import CUT_OFF_AFTER_S, Connection, DrainingServer
         from headrace.producers.http.app import create_app
     except ModuleNotFoundError as error:
         raise UsageError(f"{NEEDED}: {error.name} is not there") from error
@@ -87,38 +92,25 @@ def serve(
     app = create_app(service, version=version("headrace"), cors_origins=listening.cors_origins, around=around)
     scheme = "http" if listening.tls_certificate is None else "https"
 
-    class Server(uvicorn.Server):
-        @contextmanager
-        def capture_signals(self) -> Generator[None]:
-            """uvicorn's own raises the signal once more at the end: whoever told it to end would see it killed."""
-            handlers = {
-                each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)
-            }
-            try:
-                yield
-            finally:
-                for each, handler in handlers.items():
-                    signal.signal(each, handler)
-
-        async def startup(self, sockets: list[socket] | None = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                port = self.servers[0].sockets[0].getsockname()[1]
-                host = f"[{listening.host}]" if ":" in listening.host else listening.host
-                on_ready(f"{scheme}://{host}:{port}")
+    def listens(port: int) -> None:
+        host = f"[{listening.host}]" if ":" in listening.host else listening.host
+        freeze_heap()
+        on_ready(f"{scheme}://{host}:{port}")
 
     config = uvicorn.Config(
         app,
         host=listening.host,
         port=listening.port,
+        http=Connection,
         ssl_certfile=listening.tls_certificate,
         ssl_keyfile=listening.tls_key,
         access_log=False,
         log_level="warning",
-        timeout_graceful_shutdown=listening.drain_budget_s,
+        timeout_keep_alive=listening.idle_timeout_s,
+        timeout_graceful_shutdown=math.ceil(CUT_OFF_AFTER_S),
         server_header=False,
     )
-    server = Server(config)
+    server = DrainingServer(config, service, listening.drain_budget_s, listens)
     try:
         server.run()
     except SystemExit:
@@ -127,3 +119,32 @@ def serve(
         ) from None
     if not server.started:
         raise SettingsError(f"{listening.host}:{listening.port} cannot be listened on: choose another --port")
+
+
+def check_certificate(certificate: Path, key: Path) -> None:
+    """Raises SettingsError for PEM files that cannot be served with: uvicorn would fail, or ask a terminal.
+
+    A key that is locked with a password is refused: there is nobody to ask.
+    """
+
+    def password() -> str:
+        raise SettingsError(f"{key} is locked with a password: give a key without one")
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # By itself first: what is wrong with both together does not say with which.
+        context.load_verify_locations(certificate)
+    except (ssl.SSLError, OSError) as error:
+        raise SettingsError(
+            f"{certificate} cannot be read as a certificate in PEM: {error.strerror}"
+        ) from None
+    try:
+        context.load_cert_chain(certificate, key, password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise SettingsError(
+                f"{key} does not fit {certificate}: it is the key of another certificate"
+            ) from None
+        raise SettingsError(f"{key} cannot be read as a private key in PEM: {error.strerror}") from None
+    except OSError as error:
+        raise SettingsError(f"{key} cannot be read: {error.strerror}") from None

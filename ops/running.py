@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from headrace.ops.heap import freeze_heap
 from headrace.schemas.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def engine_for(kind: EngineKind, package: Package, settings: Settings) -> Engine
         tokenizer=package.tokenizer,
         revision=package.revision,
         reasoning_parser=package.reasoning_parser,
+        tool_parser=package.tool_parser,
     )
 
 
@@ -119,3 +121,4 @@ def run_worker(
 async def _when_ready(worker: Worker, on_ready: Callable[[], None]) -> None:
     await worker.ready.wait()
     on_ready()
+    freeze_heap()

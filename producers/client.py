@@ -127,9 +127,14 @@ class Client:
             await self._transport.close()
             raise
 
-    async def close(self) -> None:
-        """Disconnect; what still waits ends with NoReply. Idempotent."""
-        self._exchanges.end("the client was closed; what was sent may still be answered in `results`")
+    async def close(self, *, cancel: bool = False) -> None:
+        """Disconnect; what still waits ends with ClientClosed. Idempotent.
+
+        With `cancel` what waits is given up; else it may still be answered in `results`.
+        """
+        self._exchanges.end(
+            "the client was closed; what was sent may still be answered in `results`", cancel=cancel
+        )
         await self._exchanges.finish_sending()
         await self._transport.close()
 
@@ -146,6 +151,11 @@ class Client:
     def is_usable(self) -> bool:
         """Whether it is open and hears its replies; once it has lost them it never will again."""
         return self._loop is not None and not self._exchanges.has_ended
+
+    @property
+    def pending(self) -> int:
+        """How many requests wait for their replies."""
+        return len(self._exchanges)
 
     # --- asking ---------------------------------------------------------------------------------------
 

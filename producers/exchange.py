@@ -19,7 +19,14 @@ from typing import Any
 
 from headrace.consumers.replies import Delivery, Elsewhere, Finished, ReplyTrack, Text
 from headrace.producers.transport import Transport
-from headrace.schemas.errors import HeadraceError, MessageError, NoReply, StreamRestarted
+from headrace.schemas.errors import (
+    ClientClosed,
+    HeadraceError,
+    MessageError,
+    NoReply,
+    RequestIdReused,
+    StreamRestarted,
+)
 from headrace.schemas.messages import Cancel, Lane, Location, Reply, Request, Result
 
 logger = logging.getLogger(__name__)
@@ -28,6 +35,10 @@ REMINDERS = 2  # how often a request with a timeout is asked again: after a thir
 FIRST_REMINDER = 60.0  # seconds, for a request without a timeout; the pause doubles from there
 LONGEST_REMINDER = 900.0  # seconds
 CLOSING = 5.0  # seconds that `close` waits for what is being sent
+
+# The attribute that says by its digest what was asked. A result has its request's attributes: where the two differ, an
+# earlier request of the same id was answered, which asked for something else.
+ASKED = "http.body"
 
 
 @dataclass(eq=False, slots=True)
@@ -61,6 +72,10 @@ class Exchanges:
         """Whether nothing can be asked any more."""
         return self._ended is not None
 
+    def __len__(self) -> int:
+        """How many wait for their replies."""
+        return len(self._open)
+
     def check_open(self) -> None:
         """Raises NoReply once the client was closed or has lost its replies."""
         if self._ended is not None:
@@ -68,7 +83,7 @@ class Exchanges:
 
     def _end(self) -> NoReply:
         reason, cause = self._ended or ("", None)
-        error = NoReply(reason)
+        error = ClientClosed(reason) if cause is None else NoReply(reason)
         error.__cause__ = cause
         return error
 
@@ -143,7 +158,7 @@ class Exchanges:
             reason = f"no reply within {timeout:g} s; it may still be answered in `results`"
         else:
             reason = f"Kafka did not acknowledge it within {timeout:g} s; it may still arrive"
-        self.settle(exchange, NoReply(f"{exchange.request.id}: {reason}"))
+        self._give_up(exchange, NoReply(f"{exchange.request.id}: {reason}"))
 
     # --- receive --------------------------------------------------------------------------------------
 
@@ -170,7 +185,7 @@ class Exchanges:
             case Elsewhere(location):
                 self._spawn(self._look_up(exchange, location))
             case _:
-                self.settle(exchange, _restarted(exchange))
+                self._give_up(exchange, _restarted(exchange))
 
     async def _look_up(self, exchange: Exchange, location: Location) -> None:
         try:
@@ -181,6 +196,10 @@ class Exchanges:
             self._finish(exchange, result)
 
     def _finish(self, exchange: Exchange, result: Result) -> None:
+        if _answers_another(exchange.request, result):
+            reused = RequestIdReused(f"{exchange.request.id}: answered before, when something else was asked")
+            self.settle(exchange, reused)
+            return
         if exchange.request.stream and result.status == "ok":
             rest = exchange.track.rest(result)
             if rest is None:
@@ -207,9 +226,13 @@ class Exchanges:
 
     def let_go(self, exchange: Exchange) -> None:
         """Its caller has the answer, or waits no longer: if nobody else can be waiting, it is cancelled."""
+        self._give_up(exchange, NoReply(f"{exchange.request.id}: given up by its caller"))
+
+    def _give_up(self, exchange: Exchange, outcome: HeadraceError) -> None:
+        """End it while a worker may be at it: that one is told, unless somebody else can be waiting for it."""
         if exchange.correlation_id not in self._open:
             return
-        self.settle(exchange, NoReply(f"{exchange.request.id}: given up by its caller"))
+        self.settle(exchange, outcome)
         if exchange.id_is_ours:
             cancel = Cancel(id=exchange.request.id, reason="the caller no longer waits", time=now_ms())
             self._spawn(self._transport.send_cancel(cancel))
@@ -218,12 +241,18 @@ class Exchanges:
         """The reply reader has died: what waits cannot be answered any more."""
         self.end(f"the client's reply reader has stopped, open another client: {cause}", cause)
 
-    def end(self, reason: str, cause: HeadraceError | None = None) -> None:
-        """All that waits ends with NoReply, and so does whatever is asked from now on."""
+    def end(self, reason: str, cause: HeadraceError | None = None, *, cancel: bool = False) -> None:
+        """All that waits ends with NoReply, and so does whatever is asked from now on.
+
+        With `cancel` the workers are told, as they are when a caller lets go.
+        """
         if self._ended is None:
             self._ended = (reason, cause)
         for exchange in list(self._open.values()):
-            self.settle(exchange, self._end())
+            if cancel:
+                self._give_up(exchange, self._end())
+            else:
+                self.settle(exchange, self._end())
 
     async def finish_sending(self) -> None:
         """Wait a while for what is being sent, then give it up."""
@@ -247,6 +276,11 @@ class Exchanges:
 def now_ms() -> int:
     """Milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+def _answers_another(request: Request, result: Result) -> bool:
+    asked, answered = request.attributes.get(ASKED), result.attributes.get(ASKED)
+    return asked is not None and answered is not None and asked != answered
 
 
 def _restarted(exchange: Exchange) -> StreamRestarted:

@@ -49,7 +49,8 @@ class PlainProducer:
         """Connect. Raises KafkaUnavailable, KafkaFailed."""
         self._settings = settings
         try:
-            self._producer: Any = start_producer(settings)
+            # Somebody waits for each of these. Under load batches fill up all the same, while others are on their way.
+            self._producer: Any = start_producer(settings, linger_ms=0)
             outlive_refusals(self._producer)
         except kafka_errors.KafkaError as error:
             raise translate(error, "connecting a producer") from error

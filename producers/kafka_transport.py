@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Headers = tuple[tuple[str, bytes], ...]
 
+MANY_PARTS = 1_000  # of a request's messages; to encode these takes a millisecond, and there may be 90,000
+
 
 class KafkaTransport:
     """Sends to the request topics of one contract; its replies come to a partition that it shares with other
@@ -96,9 +98,11 @@ class KafkaTransport:
         return Location(topic=location.topic, partition=location.partition, offset=location.offset)
 
     async def _encode(self, topic: str, message: Message) -> bytes:
-        if self._registry is None:
-            return self._codec.encode(message)
-        return await asyncio.to_thread(self._codec.encode, message, topic=topic)  # may ask the registry
+        if self._registry is not None:  # it may be asked
+            return await asyncio.to_thread(self._codec.encode, message, topic=topic)
+        if _has_many_parts(message):  # the loop has others to serve meanwhile
+            return await asyncio.to_thread(self._codec.encode, message)
+        return self._codec.encode(message)
 
     async def result_at(self, location: Location) -> Result:
         return await asyncio.to_thread(read_result, self._settings, location, self._codec)
@@ -116,3 +120,13 @@ class KafkaTransport:
                 stack.callback(producer.close)
             if reader is not None:
                 stack.callback(reader.close)
+
+
+def _has_many_parts(message: Message) -> bool:
+    messages = message.messages if isinstance(message, Request) else None
+    if messages is None:
+        return False
+    if len(messages) > MANY_PARTS:
+        return True
+    parts = sum(len(each.content) for each in messages if isinstance(each.content, list))
+    return len(messages) + parts > MANY_PARTS

@@ -26,7 +26,7 @@ from pydantic import BaseModel
 from headrace.consumers.replies import Delivery
 from headrace.producers.client import DEFAULT_MAX_PENDING, Client
 from headrace.schemas.codec import Codec
-from headrace.schemas.errors import HeadraceError, KafkaFailed
+from headrace.schemas.errors import HeadraceError, KafkaFailed, ResultGone
 from headrace.schemas.messages import (
     Cancel,
     ErrorDetail,
@@ -164,7 +164,7 @@ class InMemoryTransport:
         self._codec = Codec()
         self._seen: set[str] = set()  # correlation ids: a reminder is not another request
         self._offsets: dict[str, int] = {}  # next offset of each topic
-        self._results: list[Result] = []
+        self._results: list[Result | None] = []  # None: retention has removed it
         self._taken: dict[str, Location | None] = {}  # request id: its result; None while it is being made
         self._addresses: dict[str, set[str]] = {}  # request id: who waits for it
         self._tasks: set[asyncio.Task[None]] = set()
@@ -195,8 +195,15 @@ class InMemoryTransport:
 
     async def result_at(self, location: Location) -> Result:
         if location.topic != self.worker.names.results or location.offset >= len(self._results):
-            raise KafkaFailed(f"no result lies at {location}")
-        return self._results[location.offset]
+            raise ResultGone(f"no result lies at {location}")
+        result = self._results[location.offset]
+        if result is None:
+            raise ResultGone(f"no result lies at {location} any more")
+        return result
+
+    def forget_results(self) -> None:
+        """Have retention remove all results that there are."""
+        self._results = [None] * len(self._results)
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -213,11 +220,11 @@ class InMemoryTransport:
         self.generated.append(request)
         self._taken[request.id] = None
         self._addresses[request.id] = set() if correlation_id is None else {correlation_id}
-        task = asyncio.ensure_future(self._answer(request, source))
+        task = asyncio.ensure_future(self._answer(request, source, correlation_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, request: Request, source: Location) -> None:
+    async def _answer(self, request: Request, source: Location, asked_by: str | None) -> None:
         fault = self.worker.fault_for(request)
         if fault is not None and fault.kind == "silence":
             return
@@ -233,8 +240,9 @@ class InMemoryTransport:
         self._results.append(self._codec.decode(Result, self._codec.encode(result)).message)
         self._taken[request.id] = location
         for address in self._addresses.pop(request.id):
-            for delta in deltas:
-                self._reply(address, delta)
+            if address == asked_by:  # who asks again meanwhile is told of the end alone
+                for delta in deltas:
+                    self._reply(address, delta)
             if fault is None or fault.kind != "lost_reply":
                 self._reply(address, self.worker.final(result, len(deltas)))
 
@@ -318,6 +326,10 @@ class InMemoryClient(Client):
     def ignore_next(self, *, times: int = 1) -> None:
         """Never answer the next request."""
         self._order(Fault("silence"), times)
+
+    def forget_results(self) -> None:
+        """Have retention remove all results that there are: asking again under their ids finds them gone."""
+        self._memory.forget_results()
 
     def lose_connection(self, cause: HeadraceError | None = None) -> None:
         """Have the reply reader die."""

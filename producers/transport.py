@@ -43,7 +43,7 @@ class Transport(Protocol):
         ...
 
     async def result_at(self, location: Location) -> Result:
-        """The result that lies there. Raises KafkaFailed where it does not, or not any more."""
+        """The result that lies there. Raises ResultGone where none does (any more), and KafkaFailed."""
         ...
 
     async def close(self) -> None:

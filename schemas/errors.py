@@ -301,6 +301,13 @@ class TopicMissing(KafkaFailed):
     index: int | None = None  # which record of a batch
 
 
+class ResultGone(KafkaFailed):
+    """A result that was answered before does not lie any more where it lay: retention has removed it."""
+
+    code = "result_gone"
+    exit_code = 1
+
+
 class StaleGeneration(KafkaFailed):
     """The group has moved on: this member may no longer commit for what it handed in."""
 
@@ -394,6 +401,18 @@ class NoReply(HeadraceError):
     """No reply came in time; the request may still be answered in `results`."""
 
     code = "no_reply"
+
+
+class ClientClosed(NoReply):
+    """The client was closed while the request waited for its reply, or before it was sent."""
+
+    code = "client_closed"
+
+
+class RequestIdReused(HeadraceError):
+    """A request of this id was answered before, and it asked for something else."""
+
+    code = "request_id_reused"
 
 
 class StreamRestarted(HeadraceError):

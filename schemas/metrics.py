@@ -21,7 +21,7 @@ REQUESTS = Counter(
 )
 OUTPUTS_CHECKED = Counter(
     "headrace_outputs_checked",
-    "Outputs held against an output schema, by verdict (valid, invalid, truncated).",
+    "Outputs held against an output schema, or against tools, by verdict (valid, invalid, truncated).",
     ["model", "model_version", "verdict"],
 )
 ATTEMPTS = Counter(
@@ -62,6 +62,9 @@ HTTP_FIRST_TOKEN_SECONDS = Histogram(
     buckets=_SECONDS,
 )
 HTTP_RUNNING = Gauge("headrace_http_running", "Calls of the HTTP endpoint that have not ended.", ["endpoint"])
+HTTP_PENDING = Gauge(
+    "headrace_http_pending_requests", "Requests of the HTTP endpoint that wait for their replies."
+)
 IN_FLIGHT = Gauge("headrace_in_flight", "Requests that the engine has been given.", ["model"])
 WAITING = Gauge("headrace_waiting", "Requests polled and not yet admitted.", ["model", "lane"])
 LAG = Gauge(

@@ -36,8 +36,6 @@ MAX_FILE_BYTES = 1024 * 1024  # of package.toml and of each file that it names
 
 _HOOKS = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<class_name>[A-Za-z_]\w*)", re.ASCII)
 
-# Known and described, and not served yet: refused, so that nobody believes them in effect.
-NOT_SERVED = ("tool_parser",)
 # What the package says elsewhere, or Headrace decides.
 NOT_FOR_ENGINE = {
     "model": "set weights",
@@ -46,6 +44,9 @@ NOT_FOR_ENGINE = {
     "served_model_name": "set model at the top",
     "structured_outputs_config": "set structured_outputs at the top",
     "reasoning_parser": "set reasoning_parser at the top",
+    "tool_parser": "set tool_parser at the top",
+    "tool_call_parser": "set tool_parser at the top",
+    "enable_auto_tool_choice": "set tool_parser at the top",
     "scheduling_policy": "Headrace serves its lanes by priority",
 }
 
@@ -81,6 +82,7 @@ class _PackageFile(_Strict):
     order: Literal["key"] | None = None
     max_attempts: Annotated[int, Field(ge=1, le=5)] = 1
     reasoning_parser: Annotated[str, Field(min_length=1)] | None = None
+    tool_parser: Annotated[str, Field(min_length=1)] | None = None
     hooks: Annotated[str, Field(min_length=1)] | None = None
     hooks_timeout_s: Annotated[float, Field(gt=0, le=600)] = 5.0
 
@@ -110,7 +112,7 @@ class Package:
     `weights` and `tokenizer` are a path (absolute) where the package means one, else a hub's id. `engine` has
     vLLM's engine arguments, passed on as they are. `digest` is of package.toml and of every file that it
     names, its hooks' module beside it among them, not of the weights. `constraint` and `output_check` are those of
-    `output`. `reasoning_parser` is one of vLLM's, checked when the engine is loaded.
+    `output`. `reasoning_parser` and `tool_parser` are vLLM's, checked when the engine is loaded.
     """
 
     model: str
@@ -128,6 +130,7 @@ class Package:
     order: Literal["key"] | None  # "key": one request of a key in flight at a time, in the order of the log
     max_attempts: int  # generations of one request, where its output is invalid and another could differ
     reasoning_parser: str | None
+    tool_parser: str | None
     hooks: HooksSource | None
     hooks_timeout_s: float  # for each call of a hook
     file: Path
@@ -205,6 +208,7 @@ class _Loading:
             order=fields.order,
             max_attempts=fields.max_attempts,
             reasoning_parser=fields.reasoning_parser,
+            tool_parser=self._tool_parser(fields),
             hooks=self._hooks(fields.hooks),
             hooks_timeout_s=fields.hooks_timeout_s,
             file=self.file,
@@ -224,9 +228,6 @@ class _Loading:
             ) from None
         except RecursionError:
             raise PackageError("not TOML: nested too deep", file=self.file) from None
-        for key in NOT_SERVED:
-            if key in table:
-                raise self.fault("is known, and not served in this release: leave it out", key)
         try:
             return _PackageFile.model_validate(table)
         except ValidationError as error:
@@ -293,6 +294,14 @@ class _Loading:
             if isinstance(given, str):
                 raise PackageError(str(error), file=self.directory / given, key=key) from None
             raise self.fault(str(error), key) from None
+
+    def _tool_parser(self, fields: _PackageFile) -> str | None:
+        if fields.tool_parser is not None and fields.output is not None:
+            raise self.fault(
+                "goes with free outputs: all of these are held to the output schema, so none can be a call of a tool",
+                "tool_parser",
+            )
+        return fields.tool_parser
 
     def _hooks(self, given: str | None) -> HooksSource | None:
         if given is None:

@@ -32,6 +32,7 @@ from headrace.schemas.errors import (
 from headrace.schemas.messages import ChatMessage, JsonObject, OutputConstraint, Request, Sampling
 from headrace.schemas.output_schema import OutputCheck, OutputSchema
 from headrace.schemas.schema_bounds import pointer_to
+from headrace.schemas.tool_calls import ToolCallCheck
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,7 +149,7 @@ def prompt_of(request: Request, package: Package) -> RenderedPrompt:
 
     Raises UnsupportedField for what this package cannot serve, and what `PromptTemplate.render` raises.
     """
-    _check_tools(request)
+    _check_tools(request, package)
     if request.reasoning is not None and package.reasoning_parser is None:
         raise UnsupportedField(
             f"{package.model} {package.version} is no reasoning model: its package has no reasoning_parser",
@@ -166,7 +167,22 @@ def prompt_of(request: Request, package: Package) -> RenderedPrompt:
     return package.prompt.render(cast("JsonObject", request.variables))
 
 
-def _check_tools(request: Request) -> None:
+def calls_of(request: Request, package: Package) -> ToolCallCheck | None:
+    """What the model's own calls are held to; None where it is not left to the model whether it calls a tool.
+
+    Raises what `ToolCallCheck` raises, and UnsupportedField.
+    """
+    _check_tools(request, package)
+    if request.tools is None or _mode(request) != "auto":
+        return None
+    return ToolCallCheck(request.tools)
+
+
+def _mode(request: Request) -> str:
+    return "auto" if request.tool_choice is None else request.tool_choice.mode
+
+
+def _check_tools(request: Request, package: Package) -> None:
     if request.tools is None:
         if request.tool_choice is not None:
             raise UnsupportedField(
@@ -175,14 +191,20 @@ def _check_tools(request: Request) -> None:
         return
     if request.messages is None:
         raise UnsupportedField("tools go with messages: only a chat template can show them", path="/tools")
-    mode = "auto" if request.tool_choice is None else request.tool_choice.mode
-    if mode == "auto":
+    mode = _mode(request)
+    if mode == "auto" and package.tool_parser is None:
         raise UnsupportedField(
-            "whether the model calls a tool cannot be left to it: this release has no tool parser. With tool_choice"
+            "whether the model calls a tool cannot be left to it: its package has no tool_parser. With tool_choice"
             " none the tools are shown to the model, and none is called",
             path="/tool_choice",
         )
-    if mode != "none" and request.output is None:
+    if mode == "auto" and request.output is not None:
+        raise UnsupportedField(
+            "where it is left to the model whether it calls a tool, nothing else can hold its output: leave output or "
+            "the tools out",
+            path="/output",
+        )
+    if mode in ("required", "named") and request.output is None:
         raise UnsupportedField(
             f"tool_choice {mode} asks for a call, and nothing holds the output to one: give its JSON Schema as output",
             path="/tool_choice",

@@ -173,6 +173,7 @@ def _serving_version(serves: Serves) -> ServingVersion:
         package.output is not None,
         package.reasoning_parser is not None,
         int(time.time() * 1000),
+        package.tool_parser is not None,
     )
 
 

@@ -61,6 +61,7 @@ class GenerationJob:
     priority: int = PRIORITY["standard"]
     stream: bool = False
     reasoning: Reasoning | None = None  # that of the prompt
+    calls_of: ChatPrompt | None = None  # the prompt, where its tools may be called
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,33 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundCall:
+    """A call of a tool as the model wrote it: nothing of it has been held against the tools yet."""
+
+    id: str
+    name: str
+    arguments: str  # should be the JSON text of an object
+
+
+@dataclass(frozen=True, slots=True)
+class PartedText:
+    """A text, parted into the calls of tools in it and what is said beside them.
+
+    `unread`: a call was begun that is not among `calls`, for it is cut off or cannot be read.
+    """
+
+    content: str
+    calls: list[FoundCall] = field(default_factory=list[FoundCall])
+    unread: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class GeneratedChoice:
     """One finished choice. `finish_reason` `error`: a grammar that did not compile (vLLM raises nothing then).
 
     A reasoning model's `text` is its answer alone; it is empty where the generation ended within the reasoning.
-    `completion_tokens` and `logprobs` are of both.
+    `completion_tokens` and `logprobs` are of both. `text` has the calls of tools in it as the model wrote them, and
+    `parted` has them apart: of jobs with `calls_of`.
     """
 
     text: str
@@ -87,6 +110,7 @@ class GeneratedChoice:
     completion_tokens: int
     logprobs: list[TokenLogprob] | None = None
     reasoning: str | None = None
+    parted: PartedText | None = None
 
 
 @dataclass(frozen=True, slots=True)

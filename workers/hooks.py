@@ -27,6 +27,7 @@ from headrace.schemas.messages import STATUS_ORDER, ErrorDetail, Message, Output
 from headrace.schemas.output_schema import OutputCheck
 from headrace.schemas.package import HooksSource, Package
 from headrace.schemas.strict_json import dump
+from headrace.schemas.tool_calls import ToolCallCheck
 from headrace.workers.answers import Served, detail
 from headrace.workers.work import Work
 
@@ -283,7 +284,9 @@ class Hooks:
         _refuse_changes(name, request, changed, CHANGED_BEFORE)
         return changed
 
-    async def after(self, work: Work, served: Served, check: OutputCheck | None) -> Served:
+    async def after(
+        self, work: Work, served: Served, check: OutputCheck | None, calls: ToolCallCheck | None = None
+    ) -> Served:
         """What is published of a generation. Never raises HookFailed: its outputs then go nowhere, for the hook may
         be what makes them fit to be seen.
         """
@@ -298,7 +301,7 @@ class Hooks:
             changed = self._checked(name, Result, given)
             _refuse_changes(name, result, changed, CHANGED_AFTER)
             _check_status(name, result, changed)
-            return _held(name, served, result, changed, check)
+            return _held(name, served, result, changed, check, calls)
         except HookFailed as error:
             return replace(served, status="failed", outputs=[], error=detail(error))
 
@@ -337,15 +340,25 @@ def _check_status(name: str, given: Result, changed: Result) -> None:
             raise HookFailed(f"{name} may not change finish_reason")
 
 
-def _held(name: str, served: Served, given: Result, changed: Result, check: OutputCheck | None) -> Served:
-    """The changed result; an `ok` one is held against the output schema once more."""
+def _held(
+    name: str,
+    served: Served,
+    given: Result,
+    changed: Result,
+    check: OutputCheck | None,
+    calls: ToolCallCheck | None,
+) -> Served:
+    """The changed result; an `ok` one is held against the output schema, or the tools, once more."""
     outputs: list[Output] = []
     status, error = changed.status, changed.error
     for before, after in zip(given.outputs, changed.outputs, strict=False):
         value = before.value if after.text == before.text else None
-        if check is not None and status == "ok":
+        if status == "ok":
             try:
-                value = check.check(after.text)
+                if check is not None:
+                    value = check.check(after.text)
+                if calls is not None:
+                    calls.check([call.function for call in after.tool_calls or ()])
             except OutputError as fault:
                 why = detail(fault)
                 status = "invalid_output"

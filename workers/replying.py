@@ -28,7 +28,7 @@ from headrace.workers.work import ReplyAddress, Work
 
 log = logging.getLogger(__name__)
 
-COALESCE_S = 0.025  # the first token leaves at once, later ones together
+COALESCE_S = 0.025  # a stream's texts leave at once, those that follow faster than this together
 MAX_QUEUED = 50_000  # replies; beyond it brokers are out of reach, and memory counts more
 # Asking for a topic that does not exist takes the producer seconds: others' replies are not to wait for that again.
 MISSING_KEPT_S = 60.0
@@ -170,13 +170,17 @@ class ReplySender:
 
 
 class DeltaStream:
-    """One request's tokens on their way to its caller: the first at once, the rest together. Loop only."""
+    """One request's tokens on their way to its caller: at once, but those that come fast together. Loop only.
+
+    So the first never waits, and neither does any token of a stream that is slower than `COALESCE_S`.
+    """
 
     def __init__(self, replies: ReplySender, work: Work) -> None:
         self._replies = replies
         self._work = work
         self._buffered: dict[int, list[str]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._next_at = 0.0  # by the loop's clock: not before this does anything leave
         self._seq = 0
         self.first_token_ms: int | None = None
 
@@ -195,9 +199,21 @@ class DeltaStream:
             metrics.FIRST_TOKEN_SECONDS.labels(self._replies.model, self._work.lane).observe(
                 self.first_token_ms / 1000
             )
+        if self._timer is None:
+            self._flush_or_wait()
+
+    def _flush_or_wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if now >= self._next_at:
+            self._next_at = now + COALESCE_S
             self._flush()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._flush)
+        else:
+            self._timer = loop.call_at(self._next_at, self._when_due)
+
+    def _when_due(self) -> None:
+        self._timer = None
+        self._flush_or_wait()
 
     def close(self) -> int:
         """Send what is left; the sequence number that comes next."""
@@ -207,7 +223,6 @@ class DeltaStream:
         return self._seq
 
     def _flush(self) -> None:
-        self._timer = None
         buffered, self._buffered = self._buffered, {}
         address, request_id = self._work.reply_to, self._work.request_id
         if address is None or request_id is None:

@@ -36,8 +36,9 @@ from headrace.schemas.messages import (
 )
 from headrace.schemas.output_schema import OutputCheck
 from headrace.schemas.package import Package
-from headrace.schemas.prompt import constraint_of, prompt_of, sampling_of
+from headrace.schemas.prompt import calls_of, constraint_of, prompt_of, sampling_of
 from headrace.schemas.toml_lines import line_of
+from headrace.schemas.tool_calls import ToolCallCheck
 from headrace.workers.answers import Served, detail, milliseconds_since
 from headrace.workers.cancels import Cancelled, Cancels
 from headrace.workers.constraint_checks import held_constraint
@@ -53,6 +54,7 @@ from headrace.workers.engine import (
     TextPrompt,
 )
 from headrace.workers.hooks import Hooks
+from headrace.workers.judged_calls import judged_calls
 from headrace.workers.replying import DeltaStream, ReplySender
 from headrace.workers.work import Work
 
@@ -72,8 +74,14 @@ def _nothing(_: int) -> None:
     pass
 
 
-def judge(choice: GeneratedChoice, check: OutputCheck | None, *, by_grammar: bool = False) -> _Judged:
-    """A choice's status.
+def judge(
+    choice: GeneratedChoice,
+    check: OutputCheck | None,
+    *,
+    by_grammar: bool = False,
+    calls: ToolCallCheck | None = None,
+) -> _Judged:
+    """A choice's status. `calls` is what calls of tools are held to, where the model may make some.
 
     `length` is `ok` where no output schema was asked for (the caller set max_tokens), else `truncated`. Output that
     does not parse although a grammar ended it with `stop` is the grammar's death, not the model's fault (`by_grammar`:
@@ -92,6 +100,8 @@ def judge(choice: GeneratedChoice, check: OutputCheck | None, *, by_grammar: boo
         return _Judged(
             output, "failed", ErrorDetail(code="aborted", message="the engine ended the generation early")
         )
+    if calls is not None:
+        return _Judged(*judged_calls(choice, output, calls))
     if check is None:
         return _Judged(output, "ok", None)
     if choice.finish_reason == "length":
@@ -271,12 +281,13 @@ class Serving:
             request = await self._hooks.before(request)
         prompt = _prompt_of(request, self._package)
         constraint, check = constraint_of(request, self._package)
+        calls = calls_of(request, self._package)
         sampling = sampling_of(request, self._package)
         token_ids = await self._encode(prompt)
         measured(len(token_ids))
         enforcement = None if constraint is None else await self._enforcement_of(constraint)
         streams = request.stream and work.reply_to is not None and _may_stream(enforcement)
-        if self._hooks is not None and self._hooks.change_results:
+        if calls is not None or (self._hooks is not None and self._hooks.change_results):
             streams = False
         held = held_constraint(constraint, enforcement) if constraint and enforcement else None
         attempt = 1
@@ -290,15 +301,16 @@ class Serving:
                 priority=PRIORITY[work.lane],
                 stream=streams,
                 reasoning=request.reasoning,
+                calls_of=prompt if calls is not None and isinstance(prompt, ChatPrompt) else None,
             )
             generation = await self._generate(job, stream)
             served = self._judged(
-                generation, check, constraint, work, attempt, queued_ms, stream, by_grammar=held is not None
+                generation, check, calls, work, attempt, queued_ms, stream, by_grammar=held is not None
             )
             served = replace(served, tier=enforcement.tier if enforcement else None)
             again = may_try_again(served.status, request, sampling, attempt, self._package.max_attempts)
             if not again or stream.has_begun:  # whoever has read a beginning wants no other
-                return served if self._hooks is None else await self._hooks.after(work, served, check)
+                return served if self._hooks is None else await self._hooks.after(work, served, check, calls)
             attempt += 1
 
     async def _enforcement_of(self, constraint: OutputConstraint) -> Enforcement:
@@ -329,7 +341,7 @@ class Serving:
         self,
         generation: Generation,
         check: OutputCheck | None,
-        constraint: OutputConstraint | None,
+        calls: ToolCallCheck | None,
         work: Work,
         attempt: int,
         queued_ms: int,
@@ -337,8 +349,8 @@ class Serving:
         *,
         by_grammar: bool,
     ) -> Served:
-        judged = [judge(choice, check, by_grammar=by_grammar) for choice in generation.choices]
-        if constraint is not None:
+        judged = [judge(choice, check, by_grammar=by_grammar, calls=calls) for choice in generation.choices]
+        if check is not None or calls is not None:
             for each in judged:
                 verdict = {"ok": "valid", "invalid_output": "invalid"}.get(each.status, each.status)
                 metrics.child(metrics.OUTPUTS_CHECKED, *self._labels, verdict).inc()

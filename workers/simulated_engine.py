@@ -14,14 +14,10 @@ import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any, cast
-
-import jsonschema_rs
 
 from headrace.schemas.enforcement import Enforcement
 from headrace.schemas.errors import (
     EngineDead,
-    EngineError,
     EngineRejected,
     EngineUnavailable,
     InvalidSchema,
@@ -29,8 +25,9 @@ from headrace.schemas.errors import (
     TemplateFailed,
     UnsupportedField,
 )
-from headrace.schemas.messages import ChatMessage, OutputConstraint, Sampling, TokenLogprob, TopLogprob
+from headrace.schemas.messages import ChatMessage, OutputConstraint, TokenLogprob, TopLogprob
 from headrace.schemas.output_schema import OutputCheck
+from headrace.workers import simulated_calls
 from headrace.workers import simulated_text as texts
 from headrace.workers.engine import (
     ChatPrompt,
@@ -213,7 +210,7 @@ class SimulatedEngine:
             self._leave(running)
         yield Generation(
             [
-                _choice(text, shown, running.aborted, job.sampling)
+                _choice(text, shown, running.aborted, job)
                 for text, shown in zip(planned, running.shown, strict=True)
             ],
             prompt_tokens=len(job.token_ids),
@@ -244,17 +241,20 @@ class SimulatedEngine:
         """The whole text of each choice. A constraint is walked in a thread: a big one takes a while."""
         room = self.profile.max_model_len - len(job.token_ids)
         limit = min(job.sampling.max_tokens or room, room)
-        if job.constraint is None:
-            planned = self._free_texts(job, limit)
-        else:
+        if job.constraint is not None:
             planned = await asyncio.to_thread(self._constrained_texts, job, job.constraint, limit)
-        return planned if failure is None else [_spoil(text, failure, job.constraint) for text in planned]
+        elif job.calls_of is not None:
+            planned = await asyncio.to_thread(self._free_texts, job, limit)
+        else:
+            planned = self._free_texts(job, limit)
+        return planned if failure is None else [_spoil(text, failure, job) for text in planned]
 
     def _free_texts(self, job: GenerationJob, limit: int) -> list[texts.Written]:
         planned: list[texts.Written] = []
         for choice in range(job.sampling.n or 1):
             dice = texts.dice_for(job.token_ids, job.sampling.seed, choice)
-            data = texts.free_text(dice, dice.randint(*self.profile.completion_tokens))
+            called = job.calls_of and simulated_calls.calls_text(job.calls_of, self._grammars, dice)
+            data = called or texts.free_text(dice, dice.randint(*self.profile.completion_tokens))
             planned.append(texts.cut(data, limit, job.sampling.stop or ()))
         return planned
 
@@ -350,17 +350,21 @@ def _chat_text(prompt: ChatPrompt) -> str:
 def _turn(message: ChatMessage) -> str:
     content = message.content or ""
     if isinstance(content, list):
-        content = "".join(part.text for part in content)
+        content = "\n".join(part.text for part in content)
     calls = "".join(f"\n{call.model_dump_json()}" for call in message.tool_calls or ())
     return f"<|{message.role}|>\n{content}{calls}\n"
 
 
-def _choice(text: texts.Written, shown: list[str], aborted: bool, sampling: Sampling) -> GeneratedChoice:
+def _choice(text: texts.Written, shown: list[str], aborted: bool, job: GenerationJob) -> GeneratedChoice:
     so_far = "".join(shown)
     if aborted and so_far != text.text:
         text = texts.written(so_far, "abort")
+    sampling = job.sampling
     logprobs = None if sampling.logprobs is None else _logprobs(text.text, sampling.logprobs)
-    return GeneratedChoice(text.text, text.finish, text.tokens, logprobs)
+    parted = None
+    if job.calls_of is not None:
+        parted = simulated_calls.parted(text.text, cut=text.finish != "stop")
+    return GeneratedChoice(text.text, text.finish, text.tokens, logprobs, parted=parted)
 
 
 def _logprobs(text: str, top: int) -> list[TokenLogprob]:
@@ -372,7 +376,7 @@ def _logprobs(text: str, top: int) -> list[TokenLogprob]:
     ]
 
 
-def _spoil(text: texts.Written, failure: Failure, constraint: OutputConstraint | None) -> texts.Written:
+def _spoil(text: texts.Written, failure: Failure, job: GenerationJob) -> texts.Written:
     half = text.text[: len(text.text) // 2]
     if failure == "error":
         return texts.written("", "error")
@@ -381,19 +385,7 @@ def _spoil(text: texts.Written, failure: Failure, constraint: OutputConstraint |
     if failure == "truncated":
         return texts.written(half, "length")
     if failure == "invalid_output":
-        return texts.written(_violation(constraint), "stop")
+        if job.calls_of is not None:
+            return texts.written(simulated_calls.invalid_call(job.calls_of), "stop")
+        return texts.written(texts.violation(job.constraint), "stop")
     return text
-
-
-def _violation(constraint: OutputConstraint | None) -> str:
-    """A JSON text that the schema does not accept where one is found, else something that is no JSON."""
-    schema = None if constraint is None else constraint.json_schema
-    if schema is not None:
-        try:
-            validator: Any = jsonschema_rs.validator_for(cast("Any", schema), offline=True)
-        except (ValueError, TypeError) as error:
-            raise EngineError(f"no violation of this schema can be made: {error}") from error
-        for text, value in (("null", None), ("[]", cast("list[Any]", [])), ('"no"', "no"), ("-1.5", -1.5)):
-            if not validator.is_valid(value):
-                return text
-    return "this is not what was asked for {"

@@ -42,7 +42,7 @@ class Script:
     reject          EngineRejected before it begins
     error           a Generation with finish_reason `error` and no text, as of a grammar that did not compile
     abort           finish_reason `abort`, half of the text
-    invalid_output  a text that violates the constraint, with finish_reason `stop`
+    invalid_output  a text that violates the constraint, or a call that no tool takes, with finish_reason `stop`
     truncated       half of the text, with finish_reason `length`
     hang            nothing happens until `release()`, an abort, or the engine's end
     """

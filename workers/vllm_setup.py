@@ -139,3 +139,13 @@ def _sample(file: BinaryIO, size: int) -> Iterator[bytes]:
     for block in range(_SAMPLE_BLOCKS):
         file.seek((size - _SAMPLE_BYTES) * block // (_SAMPLE_BLOCKS - 1))
         yield file.read(_SAMPLE_BYTES)
+
+
+def kv_tokens(cache: Any) -> int | None:
+    """Tokens that the KV cache holds: vLLM's own figure, which is right for models that mix kinds of attention.
+
+    There blocks times block size counts the tokens once for each group of layers.
+    """
+    if cache.kv_cache_size_tokens is not None:
+        return int(cache.kv_cache_size_tokens)
+    return None if not cache.num_gpu_blocks else int(cache.num_gpu_blocks) * int(cache.block_size)

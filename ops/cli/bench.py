@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.ops.cli.bench_http import http
 from headrace.ops.cli.bench_scenarios import interactive, long_request, moves
 from headrace.ops.cli.bench_schemas import constrained, slow_schema
 
@@ -31,6 +32,7 @@ bench.add_command(interactive)
 bench.add_command(constrained)
 bench.add_command(slow_schema)
 
+bench.add_command(http)
 
 @bench.command(
     epilog="""\b

@@ -102,9 +102,11 @@ def check(directory: Path, against: Path | None, as_json: bool) -> int:
     from headrace.ops.cli.contracts import comparison_lines
     from headrace.ops.contracts import Comparison, compare_with_file, compare_with_frozen
     from headrace.workers.hooks import load_hooks
+    from headrace.workers.vllm_parser_names import check_package
 
     loaded = load_package(directory)
     load_hooks(loaded)
+    check_package(loaded)
     report = Report.of(loaded)
     if against is not None:
         compared = compare_with_file(against, loaded)
@@ -179,6 +181,8 @@ class Report:
             "backend": package.backend,
             "backend_reason": self.backend_reason,
             "held": self.held,
+            "reasoning_parser": package.reasoning_parser,
+            "tool_parser": package.tool_parser,
             "max_attempts": package.max_attempts,
             "order": package.order,
             "topics": [*names.request_topics, names.results, names.dead, names.cancels],
@@ -276,6 +280,8 @@ def _show(report: Report) -> None:
         console.print(f"\nOutputs: held to {package.output.digest}")
     if package.order == "key":
         console.print("Order:   one request of a key at a time, in the order in which they were sent")
+    if package.tool_parser is not None:
+        console.print(f"Tools:   may be called, as {escape(package.tool_parser)} writes it")
     console.print(f"Backend: {package.backend} ({report.backend_reason})")
     if held := report.held:
         console.print(f"Held:    {escape(held.pop(package.backend))}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -16,6 +17,20 @@ def _show_parameters(context: click.Context, _: click.Parameter, wanted: bool) -
     if wanted:
         click.echo(markdown_table().strip())
         context.exit()
+
+
+# As browsers write it: small letters, and no path.
+ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
+
+
+def _check_origins(_: click.Context, __: click.Parameter, origins: tuple[str, ...]) -> tuple[str, ...]:
+    """One that no browser would write lets nobody in, without a word."""
+    for origin in origins:
+        if not ORIGIN.fullmatch(origin):
+            raise click.BadParameter(
+                f"{origin!r} is no origin: write it as https://app.example, without a path"
+            )
+    return origins
 
 
 @click.command(
@@ -66,6 +81,14 @@ def _show_parameters(context: click.Context, _: click.Parameter, wanted: bool) -
     help="Seconds: the most that a call may ask for.",
 )
 @click.option(
+    "--keep-alive",
+    "keep_alive_s",
+    type=click.FloatRange(0.01, 3_600),
+    default=15.0,
+    show_default=True,
+    help="Seconds of silence in a stream, then a comment is sent: fewer than the proxies before it wait.",
+)
+@click.option(
     "--tenant-max-concurrent",
     type=click.IntRange(1),
     help="Requests of one tenant at a time. Default: no limit.",
@@ -74,7 +97,11 @@ def _show_parameters(context: click.Context, _: click.Parameter, wanted: bool) -
     "--tenant-requests-per-minute", type=click.IntRange(1), help="Of one tenant. Default: no limit."
 )
 @click.option(
-    "--cors-origin", "cors_origins", multiple=True, help="An origin whose pages may call. Default: none."
+    "--cors-origin",
+    "cors_origins",
+    multiple=True,
+    callback=_check_origins,
+    help="An origin whose pages may call: https://app.example. Default: none.",
 )
 @click.option(
     "--tls-certificate", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A PEM file."
@@ -87,6 +114,14 @@ def _show_parameters(context: click.Context, _: click.Parameter, wanted: bool) -
     default=60,
     show_default=True,
     help="Seconds to finish what runs when told to stop.",
+)
+@click.option(
+    "--idle-timeout",
+    "idle_timeout_s",
+    type=click.IntRange(1),
+    default=75,
+    show_default=True,
+    help="Seconds that a connection without a call is kept: more than a load balancer before it keeps one.",
 )
 @options.bootstrap_servers
 @options.prefix
@@ -105,12 +140,14 @@ def serve(
     trust_tenant_header: bool,
     timeout: float,
     longest_timeout: float,
+    keep_alive_s: float,
     tenant_max_concurrent: int | None,
     tenant_requests_per_minute: int | None,
     cors_origins: tuple[str, ...],
     tls_certificate: Path | None,
     tls_key: Path | None,
     drain_budget_s: int,
+    idle_timeout_s: int,
     bootstrap_servers: str | None,
     prefix: str | None,
     log_level: str,
@@ -153,8 +190,9 @@ def serve(
         ),
         default_timeout_s=timeout,
         longest_timeout_s=max(timeout, longest_timeout),
+        keep_alive_s=keep_alive_s,
     )
-    listening = Listening(host, port, tls_certificate, tls_key, cors_origins, drain_budget_s)
+    listening = Listening(host, port, tls_certificate, tls_key, cors_origins, drain_budget_s, idle_timeout_s)
     run(settings, service, listening, lambda address: click.echo(_announcement(address, no_auth=no_auth)))
 
 

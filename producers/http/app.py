@@ -11,15 +11,18 @@ from typing import Any
 import prometheus_client
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
+from starlette.staticfiles import StaticFiles
 
 from headrace.producers.http import models
 from headrace.producers.http.answers import encode_json
 from headrace.producers.http.calls import begin
 from headrace.producers.http.failures import failure_of_error
-from headrace.producers.http.responding import Answer, error_response
+from headrace.producers.http.responding import GONE, Answer, error_response
 from headrace.producers.http.service import Service
 from headrace.producers.http.wanted import ApiError, Endpoint
 from headrace.schemas import metrics
@@ -27,6 +30,16 @@ from headrace.schemas.messages import JsonObject
 
 log = logging.getLogger(__name__)
 
+# What a page's client may read of an answer beside its body: without these it would try again what it must not.
+EXPOSED_HEADERS = [
+    *("x-request-id", "x-should-retry", "retry-after", "openai-processing-ms"),
+    *("x-headrace-model-version", "x-headrace-queue-ms"),
+    *(
+        f"x-ratelimit-{kind}-{what}"
+        for kind in ("limit", "remaining", "reset")
+        for what in ("requests", "tokens")
+    ),
+]
 PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
 
@@ -50,11 +63,15 @@ def create_app(
         finally:
             await service.close()
 
-    app = FastAPI(title="Headrace", version=version, lifespan=lifespan, redoc_url=None)
+    app = FastAPI(title="Headrace", version=version, lifespan=lifespan, docs_url=None, redoc_url=None)
     _add_errors(app)
     if cors_origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["*"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=list(cors_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=EXPOSED_HEADERS,
         )
     for endpoint in PATHS:
         _add_endpoint(app, service, endpoint)
@@ -67,13 +84,20 @@ def create_app(
 def _add_endpoint(app: FastAPI, service: Service, endpoint: Endpoint) -> None:
     async def answer(request: HttpRequest) -> Response:
         try:
-            return Answer(await begin(service, request, endpoint))
-        except Exception as error:
-            failure = failure_of_error(error)
-            if failure.status >= 500 and not isinstance(error, ApiError):
-                log.exception("a call failed before it was sent on")
-            metrics.child(metrics.HTTP_CALLS, endpoint, str(failure.status)).inc()
-            raise failure from error
+            call = await begin(service, request, endpoint)
+            return Answer(call, keep_alive_s=service.options.keep_alive_s)
+        except ClientDisconnect:
+            metrics.child(metrics.HTTP_CALLS, endpoint, str(GONE)).inc()
+            return Response(status_code=GONE)  # nobody reads it
+        except Exception as error:  # noqa: BLE001 (whatever it was, the caller is told)
+            return refused(error)
+
+    def refused(error: Exception) -> Response:
+        failure = failure_of_error(error)
+        if failure.status >= 500 and not isinstance(error, ApiError):
+            log.error("a call failed before it was sent on", exc_info=error)
+        metrics.child(metrics.HTTP_CALLS, endpoint, str(failure.status)).inc()
+        return error_response(failure)
 
     app.add_api_route(
         PATHS[endpoint],
@@ -106,6 +130,7 @@ def _add_status(app: FastAPI, service: Service) -> None:
         return PlainTextResponse(f"{reason or 'ok'}\n", 200 if reason is None else 503)
 
     async def page() -> Response:
+        metrics.HTTP_PENDING.set(service.pending)
         return Response(prometheus_client.generate_latest(), media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
     for path, answer in (("/healthz", healthz), ("/readyz", readyz), ("/metrics", page)):
@@ -121,6 +146,20 @@ def _document(app: FastAPI, service: Service, version: str) -> None:
         return openapi.document(service.options, version=version)
 
     app.openapi = document
+    # Its scripts come from here and not from the Internet, which many a company's network does not reach.
+    app.mount("/docs/assets", StaticFiles(packages=[("fastapi_offline", "static")]))
+
+    async def docs(request: HttpRequest) -> Response:
+        at = str(request.scope.get("root_path", "")).rstrip("/")
+        return get_swagger_ui_html(
+            openapi_url=f"{at}{app.openapi_url}",
+            title="Headrace",
+            swagger_js_url=f"{at}/docs/assets/swagger-ui-bundle.js",
+            swagger_css_url=f"{at}/docs/assets/swagger-ui.css",
+            swagger_favicon_url=f"{at}/docs/assets/favicon.png",
+        )
+
+    app.add_api_route("/docs", docs, include_in_schema=False)
 
 
 def _json(body: JsonObject) -> Response:

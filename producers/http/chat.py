@@ -57,7 +57,7 @@ def wanted_of_chat(body: JsonObject, *, contract_has_output: bool, has_tool_pars
         logprobs=sampling.logprobs,
         top_logprobs=sampling.top_logprobs,
         recorded=(*recorded, *output.labels),
-        constraint_param=output.param if tools.json_schema is None else "tools",
+        constraint_param="tools" if tools.holds_the_output else output.param,
     )
 
 

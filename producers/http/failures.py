@@ -27,6 +27,7 @@ from headrace.schemas.messages import ErrorDetail, Reply, Request, Result, Statu
 
 RETRY_AFTER_S: Final = 5  # of what passes by itself: a broker's restart, a worker's
 NO_RETRY: Final = {"x-should-retry": "false"}
+CLOSE: Final = {"connection": "close"}
 
 # Google's APIs and nginx have it for what was given up before it was done. A real status would mislead: clients send
 # 408, 409 and 5xx again, and what somebody cancelled on purpose must not come back.
@@ -52,6 +53,15 @@ _OUT_OF_STEP = "the endpoint and the model's workers do not understand each othe
 _QUEUE = "the queue cannot be reached just now; try again"
 _SET_UP_WRONG = "the endpoint is not set up right; its log says how"
 _INTERNAL = "something went wrong in the endpoint; its log says what"
+_ENDING = "this instance of the endpoint is being shut down; send it again"
+_REUSED = (
+    "a call with this Idempotency-Key was answered before, and it asked for something else: "
+    "a call that differs needs a key of its own"
+)
+_GONE = (
+    "a call with this Idempotency-Key was answered before, and its answer is not kept any more: "
+    "to have it generated anew, send it under another key"
+)
 
 ROWS: Final[dict[str, _Row]] = {
     # --- the request
@@ -88,6 +98,9 @@ ROWS: Final[dict[str, _Row]] = {
     "expired": _Row(504, again=False),
     "no_reply": _Row(504, says="no answer came within the time that was allowed", again=False),
     "cancelled": _Row(CANCELLED, again=False),
+    "client_closed": _Row(503, "server_shutting_down", _ENDING, again=True),
+    "request_id_reused": _Row(422, "idempotency_key_reused", _REUSED, again=False),
+    "result_gone": _Row(410, "idempotent_answer_gone", _GONE, again=False),
     "stream_restarted": _Row(502),
     # --- Kafka and what goes through it
     "kafka": _Row(503, says=_QUEUE, again=True),
@@ -130,8 +143,17 @@ _KINDS: Final = {
     CANCELLED: "cancelled_error",
 }  # OpenAI's `type`; ApiError knows the others
 
+_IDEMPOTENCY: Final = "idempotency_error"  # the `type` of Stripe, whose header Idempotency-Key is
+_OF_IDEMPOTENCY: Final = frozenset({"request_id_reused", "result_gone"})
+
 # Codes whose path leads into the output, not into the request.
 _OF_OUTPUT: Final = frozenset({"invalid_output", "not_json", "schema_violated", "output_does_not_fit"})
+
+
+def shutting_down() -> ApiError:
+    """What a call is told that comes when the instance has been told to end."""
+    # A connection that is kept would bring the next call here too.
+    return _told(ROWS["client_closed"], ErrorDetail(code="client_closed", message=""), None, more=CLOSE)
 
 
 # --- from a result ----------------------------------------------------------------------------------------
@@ -173,7 +195,7 @@ def _told(
         message,
         reason=row.reason or detail.code,
         param=param,
-        kind=_KINDS.get(row.status),
+        kind=_IDEMPOTENCY if detail.code in _OF_IDEMPOTENCY else _KINDS.get(row.status),
         headers=(more or {}) | _whether_again(row),
     )
 

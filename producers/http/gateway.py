@@ -7,15 +7,19 @@ choose. What is malformed is refused by the header's name.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from headrace.producers.client import way_back
 from headrace.producers.http.caller import Caller, is_name
-from headrace.producers.http.wanted import ApiError
+from headrace.producers.http.refusing import shortened, unknown
+from headrace.producers.http.typed_values import without_nulls
+from headrace.producers.http.wanted import ApiError, Endpoint
+from headrace.schemas.messages import JsonObject
 
 TENANT = "X-Headrace-Tenant"
 TIMEOUT = "X-Request-Timeout"
@@ -30,6 +34,31 @@ ENVELOPE_BYTES = 64 * 1024  # names of parameters, blanks
 PLAIN_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,20})?")  # Python writes up to 17 digits
 ANY_SECONDS = re.compile(r"[0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?|inf(inity)?", re.IGNORECASE)
 PRINTABLE = re.compile(r"[!-~]([ -~]*[!-~])?")
+IGNORED_IN_QUERY = frozenset({"api-version"})  # the clients for Azure send it with every call
+# How an answer is sent, not what it is: the same call may be asked for whole first and then event by event.
+MANNER = frozenset({"stream", "stream_options"})
+
+
+def check_query(names: Iterable[str]) -> None:
+    """Raises ApiError (400) for a parameter in the URL: all that a call says is in its body and headers."""
+    for name in names:
+        if name not in IGNORED_IN_QUERY:
+            raise unknown(shortened(name), "The URL takes no parameters: send it in the body.")
+
+
+def check_content_type(given: str | None) -> None:
+    """Raises ApiError (400) for a body that does not say that it is JSON.
+
+    Browsers send a page's `text/plain` to any address without asking it first: an endpoint without keys would take
+    orders from every page that its user looks at.
+    """
+    kind = (given or "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise ApiError(
+            400,
+            f"the body has {f'content-type {shortened(kind)}' if kind else 'no content-type'}: send JSON, "
+            "and the header content-type: application/json",
+        )
 
 
 class HeaderLines(Protocol):
@@ -170,6 +199,22 @@ def _given_up_after(name: str, value: str, most_s: float) -> float:
     return max(LEAST_TIMEOUT_S, min(seconds - way_back(seconds), most_s))
 
 
+def timed_out(timeout: Timeout) -> str:
+    """What a call is told that had no answer in its time: how long that was, and who said so."""
+    seconds = f"{timeout.seconds:g} s"
+    match timeout.source:
+        case None:
+            why = f"the --timeout of this server. Send {TIMEOUT} to say another."
+        case "X-Request-Timeout":
+            why = f"the timeout that {TIMEOUT} asked for."
+        case source:
+            why = (
+                f"all that the header {source} of your client leaves: it says when the client gives up. "
+                f"Give the client a longer timeout, or send {TIMEOUT}."
+            )
+    return f"The call was not answered within {seconds}, {why}"
+
+
 # --- which request ------------------------------------------------------------------------------------------------
 
 
@@ -192,3 +237,10 @@ def _digest(parts: Sequence[str]) -> str:
         content = part.encode("utf-8", "surrogatepass")
         digest.update(len(content).to_bytes(8, "big") + content)
     return digest.hexdigest()
+
+
+def body_digest(body: JsonObject, endpoint: Endpoint) -> str:
+    """Of what a call asks for: the same for all spellings of one JSON value."""
+    asked = {name: value for name, value in without_nulls(body).items() if name not in MANNER}
+    canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(f"{endpoint} {canonical}".encode()).hexdigest()

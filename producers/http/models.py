@@ -14,11 +14,16 @@ from headrace.schemas.messages import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A contract that a name means. `has_output`: all its outputs are held to a schema of its own."""
+    """A contract that a name means. `has_output`: all its outputs are held to a schema of its own.
+
+    `has_tool_parser`: the version that a worker was ready with last can tell a call of a tool from text. A worker of
+    another version refuses by itself what it cannot do.
+    """
 
     contract: ContractId
     has_output: bool
     max_model_len: int | None  # tokens, prompt and output together; None: not known
+    has_tool_parser: bool = False
 
 
 def pinned(name: str) -> ContractId | None:
@@ -65,7 +70,9 @@ def served(of: ContractId, records: CatalogueRecords) -> Served:
     has_output = (
         frozen.contract.output is not None if frozen is not None else bool(latest and latest.has_output)
     )
-    return Served(of, has_output, latest.max_model_len if latest else None)
+    if latest is None:
+        return Served(of, has_output, None)
+    return Served(of, has_output, latest.max_model_len, latest.calls_tools)
 
 
 def names(records: CatalogueRecords) -> list[str]:

@@ -27,8 +27,11 @@ _ERRORS: Final = {
     401: "No API key, or one that is not known.",
     403: "The API key is of another tenant.",
     404: "There is no such model.",
+    408: "The body did not come in whole in the time that it has.",
+    410: "The answer to an earlier call with this `Idempotency-Key` is not kept any more.",
     413: "The call is larger than the queue takes.",
-    422: "The answer could not be held to what was asked: its schema, its length.",
+    422: "The answer could not be held to what was asked: its schema, its length. Or the `Idempotency-Key` was "
+    "used for another call.",
     429: "A limit of the key or its tenant is reached, or the queue is too long: see `retry-after`.",
     CANCELLED: "Somebody cancelled the request.",
     500: "Something went wrong.",

@@ -115,11 +115,13 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     _honoured("stream_options", "`include_usage`, with `stream: true`. `include_obfuscation` and "
               "`continuous_usage_stats` are refused unless `false`."),
     _honoured("temperature", "0 to 100."),
-    _honoured("tools", "Functions, at most 128. Their JSON Schema holds a forced call; `strict` or not, all of it. "
-              "Not together with `response_format`, nor where the contract has an output schema.", CHAT),
+    _honoured("tools", "Functions, at most 128. Their JSON Schema holds each call, `strict` or not, all of it; a "
+              "forced one while it is generated too. Not together with `response_format`, nor where the contract has "
+              "an output schema.", CHAT),
     _honoured("tool_choice", "`required`, a function by name, and `allowed_tools` with mode `required`: one call, held "
-              "to the JSON Schema of the parameters. `auto`, the default, where the package has a `tool_parser`. "
-              "`none`: the tools are shown to the model and none is called.", CHAT),
+              "to the JSON Schema of the parameters. `auto`, the default, where the package has a `tool_parser`: "
+              "as many calls as the model makes, each validated. `none`: the tools are shown to the model and none is "
+              "called.", CHAT),
     _honoured("top_p", "Above 0, at most 1."),
     # --- OpenAI's, recorded -------------------------------------------------------------------------------------------
     _recorded("metadata", "In the attributes of request and result, as `metadata.<key>`: at most 16, keys of 64 "

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-KEEP_ALIVE_S = 15.0  # proxies cut a connection on which nothing comes for a minute
 GONE = 499  # nobody reads it: for the metrics, by the name that nginx gave it
 _JSON = (b"content-type", b"application/json")
 _EVENTS = (
@@ -45,9 +44,11 @@ def error_response(error: ApiError, request_id: str | None = None) -> Response:
 class Answer(Response):
     """The answer to a call that came in. A caller that goes away gives its requests up."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, *, keep_alive_s: float) -> None:
+        """`keep_alive_s`: of silence in a stream, then a comment is sent."""
         super().__init__()
         self._call = call
+        self._keep_alive_s = keep_alive_s
         self._endpoint = call.wanted.endpoint
         self._headers = {REQUEST_ID: call.request_id} | call.lease.headers
         self._started = False
@@ -69,6 +70,7 @@ class Answer(Response):
             for task in (answering, leaving):
                 task.cancel()
             await asyncio.wait([answering, leaving])
+            self._call.lease.give_back()  # where the answering never began; else it has done so
             running.dec()
             metrics.child(metrics.HTTP_CALLS, self._endpoint, str(self._status)).inc()
             metrics.child(metrics.HTTP_SECONDS, self._endpoint).observe(time.monotonic() - self._call.began)
@@ -108,13 +110,13 @@ class Answer(Response):
                 await beat
 
     async def _keep_alive(self, send: Send) -> None:
-        rest_s = KEEP_ALIVE_S
+        rest_s = self._keep_alive_s
         while True:
             await asyncio.sleep(rest_s)
-            rest_s = self._sent_at + KEEP_ALIVE_S - time.monotonic()
+            rest_s = self._sent_at + self._keep_alive_s - time.monotonic()
             if rest_s <= 0:
                 await self._send(KEEP_ALIVE, send)
-                rest_s = KEEP_ALIVE_S
+                rest_s = self._keep_alive_s
 
     async def _send(self, chunk: bytes, send: Send) -> None:
         self._sent_at = time.monotonic()

@@ -17,7 +17,7 @@ from headrace.consumers.catalogue import CatalogueRecords
 from headrace.consumers.contracts import ContractId
 from headrace.producers.client import Client
 from headrace.producers.http.caller import ANYONE, UNLIMITED, Caller, Limits
-from headrace.producers.http.failures import failure_of_error
+from headrace.producers.http.failures import CLOSE, failure_of_error, shutting_down
 from headrace.producers.http.gateway import HeaderLines, for_tenant, the_only
 from headrace.producers.http.keys import KeyRing
 from headrace.producers.http.limits import Accounts
@@ -43,7 +43,9 @@ class ServiceOptions:
     per_tenant: Limits = field(default=UNLIMITED)
     default_timeout_s: float = 60.0  # where a call says nothing
     longest_timeout_s: float = 3600.0
+    body_within_s: float = 30.0  # from a call's headers to the end of its body
     largest_request_bytes: int = 1024 * 1024  # of a record
+    keep_alive_s: float = 15.0  # of silence in a stream: proxies cut a connection after a minute of it
 
 
 class Known(Protocol):
@@ -82,7 +84,9 @@ class Service:
         self.options = options
         self.accounts = Accounts(time.monotonic, per_tenant=options.per_tenant)
         self.queues = Queues()
-        self.draining = False
+        self.draining = False  # what runs is finished, and no other call comes in
+        self._closed = False
+        self._arriving: set[asyncio.Timeout] = set()  # of the bodies that have not come yet
         self._known = known
         self._connect = connect
         self._clients: dict[ContractId, Client] = {}
@@ -95,6 +99,37 @@ class Service:
         if self.draining:
             return "it is ending"
         return None if self._known.ready else "what is served has not been read yet"
+
+    def check_open(self) -> None:
+        """Raises ApiError (503) once the instance is to end."""
+        if self.draining:
+            raise shutting_down()
+
+    @property
+    def pending(self) -> int:
+        """How many requests wait for their replies."""
+        return sum(client.pending for client in self._clients.values())
+
+    @contextlib.asynccontextmanager
+    async def arrival(self) -> AsyncGenerator[None]:
+        """While a body comes in. Raises ApiError: 408 where it takes too long, 503 where the service is closed."""
+        within_s = self.options.body_within_s
+        try:
+            async with asyncio.timeout(within_s) as timeout:
+                self._arriving.add(timeout)
+                try:
+                    yield
+                finally:
+                    self._arriving.discard(timeout)
+        except TimeoutError:
+            if self._closed:
+                raise shutting_down() from None
+            raise ApiError(
+                408,
+                f"The request's body has not come in whole within {within_s:g} s.",
+                reason="request_timeout",
+                headers=CLOSE,
+            ) from None
 
     def caller_of(self, headers: HeaderLines) -> Caller:
         """Who calls, and for whom. Raises ApiError (401, 403, 400)."""
@@ -124,6 +159,8 @@ class Service:
         client = self._clients.get(contract)
         if client is not None and client.is_usable:
             return client
+        if self._closed:
+            raise shutting_down()
         opening = self._opening.get(contract)
         if opening is None:
             opening = asyncio.create_task(self._open(contract), name=f"opening {contract[0]}@{contract[1]}")
@@ -162,15 +199,18 @@ class Service:
         self._watches[contract] = self._watch(contract, tell)
 
     async def close(self) -> None:
-        """Close the clients; what still waits ends with NoReply."""
-        if self._opening:
-            await asyncio.wait(list(self._opening.values()))
+        """Let no other call in and close the clients: what still waits is given up, and ends with ClientClosed."""
+        self.draining = self._closed = True
+        for arriving in list(self._arriving):
+            arriving.reschedule(asyncio.get_running_loop().time())
+        while self._clients or self._opening:
+            clients, self._clients = self._clients, {}
+            await asyncio.gather(*(client.close(cancel=True) for client in clients.values()))
+            if self._opening:
+                await asyncio.wait(list(self._opening.values()))
         watches, self._watches = self._watches, {}
         for each in watches.values():
             each.stop()
-        clients, self._clients = self._clients, {}
-        for client in clients.values():
-            await client.close()
 
 
 def requests_of(wanted: Wanted, caller: Caller, request_id: str) -> list[Request]:

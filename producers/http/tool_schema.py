@@ -16,9 +16,6 @@ from headrace.schemas.keyword_sites import ASSERTIONS, draft_of
 from headrace.schemas.messages import JsonObject, JsonValue
 from headrace.schemas.schema_bounds import SchemaMap, Subschema, pointer_to
 
-# What a function without `parameters` takes.
-NO_ARGUMENTS: Final[JsonObject] = {"type": "object", "properties": {}, "additionalProperties": False}
-
 _FRAGMENT: Final = "/~!$&'()*+,;=:@?"  # what a URI's fragment holds unescaped, beside letters and digits
 _LEFT_OUT: Final = frozenset(
     {"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 from pydantic import TypeAdapter
 
 from headrace.producers.http.refusing import check, invalid, missing, shortened, unsupported
-from headrace.producers.http.tool_schema import NO_ARGUMENTS, InvalidToolSchema, any_call_schema
+from headrace.producers.http.tool_schema import InvalidToolSchema, any_call_schema
 from headrace.producers.http.typed_values import (
     as_flag,
     as_list,
@@ -21,6 +21,7 @@ from headrace.producers.http.typed_values import (
 )
 from headrace.producers.http.wanted import ForcedTool
 from headrace.schemas.messages import Tool, ToolChoice
+from headrace.schemas.tool_calls import NO_ARGUMENTS
 
 if TYPE_CHECKING:
     from headrace.schemas.messages import JsonObject, JsonValue
@@ -54,6 +55,11 @@ class WantedTools:
     json_schema: JsonObject | None = None
     parallel: bool = True
 
+    @property
+    def holds_the_output(self) -> bool:
+        """Whether an output may be, or must be, a call, and is validated as one."""
+        return self.tool_choice is not None and self.tool_choice["mode"] != "none"
+
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
@@ -85,6 +91,8 @@ def tools_of(given: JsonObject, *, has_tool_parser: bool) -> WantedTools:
     allowed = _allowed(choice, places)
     if choice.mode == "auto":
         _check_auto(allowed, tools, has_tool_parser=has_tool_parser)
+        for index in allowed:
+            _arguments(tools[index], index)
     if choice.mode != "required":
         return WantedTools(tools, {"mode": choice.mode}, parallel=parallel)
     return _forced(tools, allowed, parallel=parallel)

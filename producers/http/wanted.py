@@ -43,7 +43,7 @@ class Wanted:
     logprobs: bool = False
     top_logprobs: int = 0
     recorded: tuple[str, ...] = field(default=())  # the parameters that went into `attributes`
-    constraint_param: str | None = None  # the parameter that `fields["output"]` comes from
+    constraint_param: str | None = None  # the parameter that says what the output is held to
     parallel_tool_calls: bool = True  # where False, an answer has its first call alone
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import openai
 import pytest
 from conformance.http_parts import (
+    BADLY,
     IN_FLIGHT,
     READY_S,
     Engine,
@@ -19,6 +21,7 @@ from conformance.http_parts import (
     ask,
     create_topics,
     many_letters,
+    write_package_with_tools,
     write_packages,
 )
 from conformance.http_parts import stage as opened
@@ -27,6 +30,7 @@ from worker_processes import WorkerProcess
 
 from headrace.schemas.settings import Settings
 
+SPOILT = json.dumps([{"kind": "invalid_output", "prompt_contains": BADLY}])
 TIME_SCALE = 0.1  # 1 ms for each token, which is four characters
 LETTERS_A_SECOND = 4 / (0.01 * TIME_SCALE)
 
@@ -50,9 +54,10 @@ def stage(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
                     log=place / f"{package.name}.log",
                     options=("--max-in-flight", str(IN_FLIGHT)),
                     HEADRACE_SIMULATED_TIME_SCALE=str(TIME_SCALE),
+                    HEADRACE_SIMULATED_FAILURES=SPOILT,
                 )
             )
-            for package in write_packages(place)
+            for package in (*write_packages(place), write_package_with_tools(place))
         ]
 
         def total(metric: str) -> int:

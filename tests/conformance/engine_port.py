@@ -300,11 +300,11 @@ class EnginePort:
         def encode(*messages: ChatMessage, tools: list[Tool] | None = None) -> list[int]:
             return port.run(port.engine.encode(ChatPrompt(list(messages), tools or [])))
 
-        plain = encode(ChatMessage(role="user", content="mill"))
+        plain = encode(ChatMessage(role="user", content="mi\nll"))
         parts = encode(ChatMessage(role="user", content=[TextPart(text="mi"), TextPart(text="ll")]))
         assert parts == plain
         assert len(plain) > len(port.run(port.engine.encode(TextPrompt("mill"))))
-        assert encode(ChatMessage(role="system", content="mill")) != plain
+        assert encode(ChatMessage(role="system", content="mi\nll")) != plain
 
     def test_a_template_that_refuses_says_why(self, port: Port) -> None:
         with pytest.raises(TemplateFailed, match="assistant"):

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FREE, TAGGED = "free", "tagged"  # models: one without an output schema, one whose contract has one
+TOOLED = "tooled"  # one whose package has a tool parser
+BADLY = "badly"  # in a text that makes it call a tool: with arguments that the tool does not take
 PARTITIONS = 2
 READY_S = 60.0  # that an instance, or a worker, has to start in
 SOON_S = 15.0  # what has been begun is to be seen by then
@@ -87,10 +89,10 @@ class Booking(BaseModel):
 
 
 class Seen:
-    """Reads the topics of both contracts: requests, results and cancels, as anybody may."""
+    """Reads the topics of all contracts: requests, results and cancels, as anybody may."""
 
     def __init__(self, settings: Settings) -> None:
-        names = [ContractNames(settings.prefix, model, 1) for model in (FREE, TAGGED)]
+        names = [ContractNames(settings.prefix, model, 1) for model in (FREE, TAGGED, TOOLED)]
         self._kinds: dict[str, type[Message]] = {}
         for each in names:
             self._kinds |= dict.fromkeys(each.request_topics, Request)
@@ -215,7 +217,7 @@ class Engine:
 
 @dataclass
 class Stage:
-    """Two models that are served, and an endpoint that asks nobody for a key."""
+    """The models that are served, and an endpoint that asks nobody for a key."""
 
     settings: Settings
     engine: Engine
@@ -280,10 +282,10 @@ def client_of(instance: Instance, key: str = "none is asked for", **options: Any
 
 
 def create_topics(settings: Settings) -> None:
-    """Of both contracts. All instances share the one partition of replies, so that each sees what is for others."""
+    """Of all contracts. All instances share the one partition of replies, so that each sees what is for others."""
     topics = [NewTopic(replies_topic(settings.prefix), 1, 1)]
     topics += [NewTopic(control_topic(settings.prefix), 1, 1, topic_configs={"cleanup.policy": "compact"})]
-    for model in (FREE, TAGGED):
+    for model in (FREE, TAGGED, TOOLED):
         names = ContractNames(settings.prefix, model, 1)
         appended = {"message.timestamp.type": "LogAppendTime"}
         topics += [NewTopic(each, PARTITIONS, 1, topic_configs=appended) for each in names.request_topics]
@@ -298,15 +300,21 @@ def create_topics(settings: Settings) -> None:
 
 def write_packages(place: Path) -> tuple[Path, Path]:
     """The folders of both packages: free and tagged."""
-    sampling = "\n[sampling]\nmax_tokens = 60\n"
-    made = (
-        write_package(place / FREE, model=FREE, user=None),
-        write_package(place / TAGGED, model=TAGGED, user=None, output=TAGS_SCHEMA),
+    return (
+        _bounded(write_package(place / FREE, model=FREE, user=None)),
+        _bounded(write_package(place / TAGGED, model=TAGGED, user=None, output=TAGS_SCHEMA)),
     )
-    for each in made:
-        with (each / "package.toml").open("a") as file:
-            file.write(sampling)
-    return made
+
+
+def write_package_with_tools(place: Path) -> Path:
+    """The folder of the package whose model may call tools by itself."""
+    return _bounded(write_package(place / TOOLED, model=TOOLED, user=None, extra='tool_parser = "hermes"'))
+
+
+def _bounded(package: Path) -> Path:
+    with (package / "package.toml").open("a") as file:
+        file.write("\n[sampling]\nmax_tokens = 60\n")
+    return package
 
 
 def many_letters(count: int, letter: str = "[a-z]") -> Any:
@@ -332,7 +340,9 @@ def stage(
         stack.callback(seen.close)
         workers_are_ready()
         endpoint.wait_ready(READY_S)
-        wait_until(lambda: {FREE, TAGGED} <= _models(endpoint), SOON_S, "the endpoint to know both models")
+        wait_until(
+            lambda: {FREE, TAGGED, TOOLED} <= _models(endpoint), SOON_S, "the endpoint to know the models"
+        )
         client = client_of(endpoint)
         stack.callback(client.close)
         producer = PlainProducer(settings)

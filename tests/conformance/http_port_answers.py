@@ -62,7 +62,13 @@ class HttpAnswers:
     def test_the_other_pages_are_there(self, stage: Stage) -> None:
         with httpx.Client(base_url=stage.endpoint.address or "") as client:
             assert (client.get("/healthz").text, client.get("/readyz").text) == ("ok\n", "ok\n")
-            assert client.get("/docs").status_code == 200
+            page = client.get("/docs")
+            assert page.status_code == 200
+            assert "//" not in page.text.replace(str(client.base_url).rstrip("/"), ""), (
+                "all of it comes from here"
+            )
+            for asset in re.findall(r'(?:src|href)="([^"]+)"', page.text):
+                assert client.get(asset).status_code == 200, asset
             paths = client.get("/openapi.json").json()["paths"]
         assert {"/v1/chat/completions", "/v1/completions", "/v1/models"} <= paths.keys()
 

@@ -28,6 +28,7 @@ from openai.types.chat import ChatCompletionChunk
 
 FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "mood", "schema": Mood.model_json_schema()}}
 CHAT = "/chat/completions"
+JSON = {"content-type": "application/json"}
 
 
 class HttpFailures:
@@ -86,12 +87,24 @@ class HttpFailures:
     )
     def test_a_body_that_is_no_json_object_is_refused(self, stage: Stage, body: bytes, said: str) -> None:
         with httpx.Client() as client:
-            answer = client.post(stage.endpoint.url + CHAT, content=body)
+            answer = client.post(stage.endpoint.url + CHAT, content=body, headers=JSON)
         assert answer.status_code == 400
         error = answer.json()["error"]
         assert error["type"] == "invalid_request_error"
         assert said in error["message"]
         assert answer.headers["x-request-id"]
+
+    @pytest.mark.parametrize(
+        "kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
+    )
+    def test_a_body_that_does_not_say_it_is_json_is_refused(self, stage: Stage, kind: str | None) -> None:
+        """A page that its user looks at may send such bodies to any address without asking it first."""
+        body = b'{"model": "free", "messages": [{"role": "user", "content": "Hi"}]}'
+        with httpx.Client() as client:
+            headers = {} if kind is None else {"content-type": kind}
+            answer = client.post(stage.endpoint.url + CHAT, content=body, headers=headers)
+        assert answer.status_code == 400
+        assert "content-type: application/json" in answer.json()["error"]["message"]
 
     def test_a_body_that_is_too_large_is_refused_announced_or_not(self, stage: Stage) -> None:
         with pytest.raises(openai.APIStatusError) as refused:
@@ -103,7 +116,7 @@ class HttpFailures:
                 yield b" " * 10_000
 
         with httpx.Client() as client:
-            answer = client.post(stage.endpoint.url + CHAT, content=pieces())
+            answer = client.post(stage.endpoint.url + CHAT, content=pieces(), headers=JSON)
         assert answer.status_code == 413
         assert answer.json()["error"]["code"] == "request_too_large"
 
@@ -114,6 +127,12 @@ class HttpFailures:
             ask(stage.client, "x" * 1_500_000)  # a body that is not too large for a body
         assert (refused.value.status_code, refused.value.code) == (413, "request_too_large")
         assert ask(stage.client, max_tokens=3).choices
+
+    def test_a_parameter_in_the_url_is_refused_by_name(self, stage: Stage) -> None:
+        with pytest.raises(openai.BadRequestError) as refused:
+            ask(stage.client, extra_query={"api-version": "2024-10-21", "seed": "1"})
+        assert (refused.value.param, refused.value.code) == ("seed", "unknown_parameter")
+        assert ask(stage.client, max_tokens=3, extra_query={"api-version": "2024-10-21"}).choices
 
     # --- 401 to 429 --------------------------------------------------------------------------------------
 
@@ -211,6 +230,8 @@ class HttpFailures:
         assert late.value.status_code == 504
         assert late.value.response.headers["x-should-retry"] == "false"
         assert time.monotonic() - began < 3
+        assert "X-Request-Timeout" in late.value.message
+        assert "/deadline" not in late.value.message
         assert stage.endpoint.calls(endpoint="chat") == before + 1
         assert stage.endpoint.calls(status="504") >= 1
         stage.is_idle()
@@ -260,3 +281,14 @@ class HttpFailures:
 
         stage.seen.wait_for(sent, "the request of each of the three calls")
         assert [result.id for result in stage.seen.results].count(request_id) == 1
+
+    def test_another_call_under_the_same_key_is_refused(self, stage: Stage) -> None:
+        asked: Any = {"max_tokens": 6, "extra_headers": {"Idempotency-Key": f"reused-{time.time_ns()}"}}
+        first = ask(stage.client, **asked)
+        before = stage.engine.generations()
+        for stream in (False, True):
+            with pytest.raises(openai.UnprocessableEntityError) as refused:
+                ask(stage.client, "Something else.", **asked, stream=stream)
+            assert (refused.value.type, refused.value.code) == ("idempotency_error", "idempotency_key_reused")
+        assert ask(stage.client, **asked).choices == first.choices
+        assert stage.engine.generations() == before

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from conformance.http_parts import (
     FREE,
     IN_FLIGHT,
+    READY_S,
     SOON_S,
+    Instance,
     Stage,
     ask,
+    client_of,
     held_to,
     id_of,
     says,
@@ -24,6 +29,8 @@ from conformance.http_parts import (
 )
 from waiting import wait_until
 
+from headrace.ops.http_serving import Listening
+from headrace.ops.ports import HOST
 from headrace.schemas.messages import Cancel
 
 AT_ONCE_S = 3.0  # on a busy machine; what is promised is 0.1
@@ -110,15 +117,51 @@ class HttpLives:
     def test_an_instance_that_is_told_to_end_lets_a_stream_come_to_its_end(self, stage: Stage) -> None:
         ending = stage.second()
         with stage.caller("films", max_retries=0) as client:
-            stream = streamed(client, **stage.engine.lasting(1.2))
+            stream = streamed(client, **stage.engine.lasting(2.4))
             chunks = [next(stream), next(stream)]
             ending.process.send_signal(signal.SIGTERM)
-            wait_until(lambda: not ending.listens, SOON_S, "nobody else to be let in")
+            wait_until(lambda: _readiness(ending) == 503, SOON_S, "it to say that it is ending")
+            with pytest.raises(openai.InternalServerError) as refused:
+                ask(client)
+            assert (refused.value.status_code, refused.value.code) == (503, "server_shutting_down")
+            assert int(refused.value.response.headers["retry-after"]) > 0
             chunks += list(stream)
         assert chunks[-1].choices[0].finish_reason == "stop"
         assert len(text_of(chunks)) > 100
         assert ending.process.wait(SOON_S) == 0, ending.said()
         assert "Traceback" not in ending.said()
+
+    def test_a_stream_that_outlasts_the_drain_budget_ends_with_an_error_event(self, stage: Stage) -> None:
+        log = stage.place / "endpoint-impatient.log"
+        options = ("--no-auth", "--drain-budget", "1")
+        with Instance(stage.settings, log=log, options=options) as ending:
+            ending.wait_ready(READY_S)
+            with client_of(ending, max_retries=0) as client:
+                stream = streamed(client, **stage.engine.lasting(8))
+                chunks = [next(stream), next(stream)]
+                ending.process.send_signal(signal.SIGTERM)
+                with pytest.raises(openai.APIError) as ended:
+                    chunks.extend(stream)
+            assert ended.value.code == "server_shutting_down", ended.value  # no error of the connection
+            assert ending.process.wait(SOON_S) == 0, ending.said()
+            assert "Traceback" not in ending.said()
+        request_id = id_of(chunks[0])
+        stage.seen.cancel(request_id)
+        assert stage.seen.result(request_id).status == "cancelled"
+        stage.is_idle()
+
+    def test_a_connection_without_a_call_is_closed_after_the_time_that_was_said(self, stage: Stage) -> None:
+        log = stage.place / "endpoint-idle.log"
+        options = ("--no-auth", "--idle-timeout", "1")
+        with Instance(stage.settings, log=log, options=options) as instance:
+            instance.wait_ready(READY_S)
+            with socket.create_connection((HOST, instance.port), timeout=SOON_S) as connection:
+                connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: endpoint\r\n\r\n")
+                content = b""
+                while piece := connection.recv(4096):
+                    content += piece
+        assert content.endswith(b"\r\n\r\nok\n")
+        assert Listening().idle_timeout_s > 60  # what load balancers keep theirs for
 
     def test_an_instance_that_was_killed_and_is_back_answers_nobody_elses_callers(self, stage: Stage) -> None:
         doomed = stage.second(anew=True)
@@ -141,6 +184,11 @@ class HttpLives:
         assert id_of(answer) == request_id
         assert answer.choices[0].message.content == stage.seen.result(request_id).outputs[0].text
         assert "Traceback" not in back.said()
+
+
+def _readiness(instance: Instance) -> int:
+    with httpx.Client(timeout=SOON_S) as client:
+        return client.get(f"{instance.address}/readyz").status_code
 
 
 def assert_at_once(cancel: Cancel, left: float) -> None:

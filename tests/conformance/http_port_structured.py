@@ -9,7 +9,9 @@ import jsonschema
 import openai
 import pytest
 from conformance.http_parts import (
+    BADLY,
     TAGGED,
+    TOOLED,
     Booking,
     Mood,
     Stage,
@@ -203,6 +205,112 @@ class HttpStructured:
         with pytest.raises(openai.BadRequestError, match="response_format") as both:
             ask(stage.client, response_format=FORMAT, tools=tools(Weather), tool_choice="required")
         assert both.value.param == "tools"
+
+    # --- tools that the model calls by itself ------------------------------------------------------------
+
+    def test_the_model_calls_a_tool_where_its_package_has_a_tool_parser(self, stage: Stage) -> None:
+        for fields in ({}, {"tool_choice": "auto"}):
+            answer = parse(stage.client, **_left("Ask Weather."), **fields)
+            (only,) = answer.choices
+            assert only.finish_reason == "tool_calls"
+            assert only.message.content == "I look it up.\n"
+            (call,) = only.message.tool_calls or []
+            assert (call.type, call.function.name) == ("function", "Weather")
+            assert isinstance(call.function.parsed_arguments, Weather)
+        request = stage.seen.request(id_of(answer))[2]
+        assert request.tool_choice is not None
+        assert (request.tool_choice.mode, request.output) == ("auto", None)
+        result = stage.seen.result(request.id)
+        assert [each.id for each in result.outputs[0].tool_calls or []] == [call.id]
+        assert (result.outputs[0].text, result.outputs[0].finish_reason) == ("I look it up.\n", "tool_calls")
+
+    def test_it_may_call_several_and_is_kept_to_one_where_the_caller_says_so(self, stage: Stage) -> None:
+        asked = _left("Ask Weather and Booking.")
+        both = parse(stage.client, **asked).choices[0].message.tool_calls or []
+        assert [type(call.function.parsed_arguments) for call in both] == [Booking, Weather]
+        assert len({call.id for call in both}) == 2
+        (one,) = parse(stage.client, **asked, parallel_tool_calls=False).choices[0].message.tool_calls or []
+        assert one.function == both[0].function
+
+    def test_it_may_call_none(self, stage: Stage) -> None:
+        (only,) = ask(stage.client, **_left("Good morning.")).choices
+        assert only.message.content
+        assert only.message.tool_calls is None
+        assert only.finish_reason in ("stop", "length")
+
+    def test_calls_that_are_streamed_add_up_to_the_whole_ones(self, stage: Stage) -> None:
+        asked: Any = _left("Ask Weather and Booking.")
+        whole = ask(stage.client, **asked).choices[0]
+        calls: list[Any] = list(whole.message.tool_calls or [])
+        with stage.client.chat.completions.stream(**asked) as stream:
+            kinds = [event.type for event in stream]
+            final = stream.get_final_completion().choices[0]
+        assert kinds.count("tool_calls.function.arguments.done") == len(calls) == 2
+        assert (final.message.content, final.finish_reason) == (whole.message.content, "tool_calls")
+        found = [(call.function.name, call.function.arguments) for call in final.message.tool_calls or []]
+        assert found == [(call.function.name, call.function.arguments) for call in calls]
+        _, events = raw_stream(stage.client, **asked)
+        *chunks, done = events
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        assert deltas[0]["role"] == "assistant"
+        assert [call["index"] for delta in deltas for call in delta.get("tool_calls", [])] == [0, 1]
+        assert (chunks[-1]["choices"][0]["finish_reason"], done) == ("tool_calls", "[DONE]")
+
+    def test_an_answer_without_a_call_is_streamed_too(self, stage: Stage) -> None:
+        asked: Any = _left("Good morning.")
+        whole = ask(stage.client, **asked).choices[0]
+        chunks = list(streamed(stage.client, **asked))
+        assert text_of(chunks) == whole.message.content
+        assert chunks[-1].choices[0].finish_reason == whole.finish_reason
+        assert not any(choice.delta.tool_calls for chunk in chunks for choice in chunk.choices)
+
+    @pytest.mark.parametrize("fields", [{}, {"stream": True}, {"n": 2, "temperature": 1.0}])
+    def test_a_call_that_its_tool_does_not_take_is_an_error(
+        self, stage: Stage, fields: dict[str, Any]
+    ) -> None:
+        with pytest.raises(openai.UnprocessableEntityError, match="/tool_calls/0/arguments") as wrong:
+            ask(stage.client, **_left(f"Ask Weather {BADLY}."), **fields)
+        assert (wrong.value.code, wrong.value.param) == ("schema_violated", "tools")
+
+    def test_a_call_that_is_cut_off_is_an_error(self, stage: Stage) -> None:
+        with pytest.raises(openai.UnprocessableEntityError, match="amid a call") as cut:
+            ask(stage.client, **_left("Ask Weather.", max_tokens=15))
+        assert (cut.value.code, cut.value.param) == ("truncated", "max_tokens")
+
+    def test_the_result_of_a_call_goes_back_and_the_model_may_call_again(self, stage: Stage) -> None:
+        asked = _left("Ask Weather.")
+        message: Any = ask(stage.client, **asked).choices[0].message
+        result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": '{"rain": true}'}
+        messages: Any = [*says("Ask Weather.")["messages"], message, result]
+        answer = ask(stage.client, **asked | {"messages": messages, "max_tokens": 8})
+        assert answer.choices[0].message.tool_calls is None
+        again = {"role": "user", "content": "Ask Booking."}
+        (call,) = (
+            ask(stage.client, **asked | {"messages": [*messages, again]}).choices[0].message.tool_calls or []
+        )
+        assert call.type == "function"
+        assert call.function.name == "Booking"
+
+    def test_beside_it_a_call_can_still_be_demanded_or_forbidden(self, stage: Stage) -> None:
+        asked = _left("Ask Weather.")
+        forced = parse(stage.client, **asked, tool_choice="required").choices[0]
+        assert len(forced.message.tool_calls or []) == 1
+        none = ask(stage.client, **asked | {"max_tokens": 8}, tool_choice="none").choices[0]
+        assert none.message.tool_calls is None
+        with pytest.raises(openai.BadRequestError) as both:
+            ask(stage.client, **asked, response_format=FORMAT)
+        assert both.value.param == "tools"
+
+    def test_parameters_that_are_no_schema_are_refused_with_their_place(self, stage: Stage) -> None:
+        function = {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "int"}}}}
+        with pytest.raises(openai.BadRequestError) as wrong:
+            ask(stage.client, model=TOOLED, tools=[{"type": "function", "function": function}])
+        assert wrong.value.param == "tools[0].function.parameters.properties.at.type"
+
+
+def _left(text: str, **fields: Any) -> Any:
+    """The arguments of a call that leaves it to the model whether it calls a tool; it calls those that are named."""
+    return says(text, model=TOOLED, seed=1, max_tokens=250, tools=tools(Booking, Weather)) | fields
 
 
 def _of_tags() -> Any:

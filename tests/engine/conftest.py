@@ -74,7 +74,9 @@ def vllm_engine(vllm_loop: LoopThread) -> Iterator[VllmEngine]:
     """The tiny model, loaded once. Use it through `vllm_loop.run`."""
     arguments = {"max_model_len": CONTEXT, "enforce_eager": True, "dtype": "float32", "max_num_seqs": 32}
     engine = VllmEngine(
-        tiny_model(Settings.from_environment().cache_dir / "models"), engine_arguments=arguments
+        tiny_model(Settings.from_environment().cache_dir / "models"),
+        engine_arguments=arguments,
+        tool_parser="hermes",
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

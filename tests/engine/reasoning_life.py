@@ -21,7 +21,7 @@ from conformance.engine_port import Seen, collect
 
 from headrace.ops.bench.tiny_model import CHAT_TEMPLATE, CONTEXT, tiny_model
 from headrace.schemas.errors import UnsupportedField
-from headrace.schemas.messages import ChatMessage, OutputConstraint, Reasoning, Sampling
+from headrace.schemas.messages import ChatMessage, OutputConstraint, Reasoning, Sampling, Tool
 from headrace.schemas.settings import Settings
 from headrace.workers.engine import ChatPrompt, GenerationJob, Prompt, TextPrompt
 from headrace.workers.vllm_engine import VllmEngine
@@ -36,6 +36,8 @@ SCHEMA: dict[str, Any] = {
     "required": ["mood", "score"],
     "additionalProperties": False,
 }
+TOOL = Tool.model_validate({"function": {"name": "look"}})
+CALL = r'I look\. <tool_call>\{"name": "look", "arguments": \{\}\}</tool_call>'
 TEMPLATE = CHAT_TEMPLATE.replace(
     "assistant\\n' }}{% endif %}",
     "assistant\\n<think>\\n' }}"
@@ -77,6 +79,21 @@ async def _ask(
     )
 
 
+async def _call(engine: VllmEngine, *, stream: bool) -> Seen:
+    """A call of a tool after the reasoning."""
+    prompt = ChatPrompt([ChatMessage(role="user", content="mill")], [TOOL], Reasoning(max_tokens=BUDGET))
+    job = GenerationJob(
+        f"call-{stream}",
+        await engine.encode(prompt),
+        Sampling(max_tokens=120, temperature=1.0, seed=3),
+        OutputConstraint(regex=CALL),
+        stream=stream,
+        reasoning=prompt.reasoning,
+        calls_of=prompt,
+    )
+    return await collect(engine.generate(job))
+
+
 async def _refusal(engine: VllmEngine, prompt: Prompt) -> str | None:
     try:
         await engine.encode(prompt)
@@ -90,6 +107,7 @@ async def _scenario(target: Path, parser: str) -> dict[str, Any]:
         reasoning_model(target),
         engine_arguments={"max_model_len": CONTEXT, "enforce_eager": True, "dtype": "float32"},
         reasoning_parser=parser,
+        tool_parser="hermes",
     )
     messages = [ChatMessage(role="user", content="mill")]
 
@@ -112,6 +130,8 @@ async def _scenario(target: Path, parser: str) -> dict[str, Any]:
         seen["off_streamed"] = await _ask(engine, chat(effort="none"), stream=True)
         seen["off_free"] = await _ask(engine, chat(effort="none"), free=True, max_tokens=10)
         seen["text"] = await _ask(engine, TextPrompt("mill<think>", Reasoning(max_tokens=BUDGET)))
+        seen["called"] = await _call(engine, stream=False)
+        seen["called_streamed"] = await _call(engine, stream=True)
         seen = {name: asdict(one) for name, one in seen.items()}
         seen["refused"] = {
             "low": await _refusal(engine, chat(effort="low")),

@@ -6,7 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +22,12 @@ from conformance.http_parts import (
     many_letters,
     says,
     text_of,
+    write_package_with_tools,
     write_packages,
 )
 from conformance.http_parts import stage as opened
 from conformance.http_port import HttpPort
+from engine.told_calls import calls_as_told
 from prometheus_client import REGISTRY
 
 from headrace.ops.bench.tiny_model import CONTEXT
@@ -127,14 +129,15 @@ def stage(
         max_in_flight=IN_FLIGHT,
     )
     create_topics(settings)
-    free, tagged = write_packages(place)
-    with (
-        worker_on(vllm_engine, vllm_loop, settings, free) as one,
-        worker_on(vllm_engine, vllm_loop, settings, tagged) as other,
-    ):
+    packages = (*write_packages(place), write_package_with_tools(place))
+    with ExitStack() as stack:
+        stack.enter_context(calls_as_told(vllm_engine))
+        workers = [
+            stack.enter_context(worker_on(vllm_engine, vllm_loop, settings, package)) for package in packages
+        ]
         engine = Engine(
             running=lambda: vllm_engine.running_jobs,
-            generations=lambda: sum(attempts(each.name) for each in (free, tagged)),
+            generations=lambda: sum(attempts(each.name) for each in packages),
             lasting=lasting,
             context=CONTEXT,
             simulated=False,
@@ -142,15 +145,14 @@ def stage(
 
         def workers_are_ready() -> None:
             async def ready() -> None:
-                for worker, life in (one, other):
+                for worker, life in workers:
                     waiting = asyncio.create_task(worker.ready.wait())
                     await asyncio.wait({waiting, life}, return_when=asyncio.FIRST_COMPLETED)
                     assert not life.done(), "the worker has ended"
 
             vllm_loop.run(ready(), READY_S)
 
-        with opened(settings, place, engine, workers_are_ready) as made:
-            yield made
+        yield stack.enter_context(opened(settings, place, engine, workers_are_ready))
 
 
 class TestHttpVllm(HttpPort):

@@ -227,6 +227,12 @@ def test_a_reasoning_model_is_held_to_its_schema_after_its_reasoning_and_only_th
             assert json.loads(choice["text"])["mood"] in ("bright", "dark")
             assert choice["reasoning"]
             assert "<" not in choice["reasoning"] + choice["text"]
+    for name in ("called", "called_streamed"):
+        choice = seen[name]["generation"]["choices"][0]
+        assert choice["reasoning"]
+        assert (choice["parted"]["content"], choice["parted"]["unread"]) == ("I look. ", False)
+        (call,) = choice["parted"]["calls"]
+        assert (call["name"], call["arguments"]) == ("look", "{}")
     for name in ("streamed", "free_streamed", "cut_streamed", "off_streamed"):
         choice = seen[name]["generation"]["choices"][0]
         assert "".join(delta["text"] for delta in seen[name]["deltas"]) == choice["text"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,7 @@ from headrace.consumers.records import TopicPartition
 from headrace.consumers.results import ResultFilter, ResultReader, read_result
 from headrace.producers.client import Client
 from headrace.producers.kafka import OutgoingRecord, PlainProducer
+from headrace.producers.kafka_transport import MANY_PARTS
 from headrace.producers.testing import Answer, Fault, ScriptedWorker
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import KafkaFailed, Rejected, TopicsError, Undecodable
@@ -141,6 +143,35 @@ def test_a_key_stays_in_its_partition(kafka_fate: KafkaFate) -> None:
             assert len({location.partition for location in locations}) == 1
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("in_one_message", [False, True])
+def test_a_request_of_very_many_parts_is_encoded_beside_the_event_loop(
+    kafka_fate: KafkaFate, monkeypatch: pytest.MonkeyPatch, in_one_message: bool
+) -> None:
+    encode = Codec.encode
+    encoded_by: dict[str, int | None] = {}
+
+    def noted(codec: Codec, message: Any, *more: Any, **options: Any) -> bytes:
+        if isinstance(message, Request):
+            encoded_by[message.id] = threading.current_thread().ident
+        return encode(codec, message, *more, **options)
+
+    monkeypatch.setattr(Codec, "encode", noted)
+    part: Any = {"type": "text", "text": "a"}
+    many: list[Any] = (
+        [{"role": "user", "content": [part] * (MANY_PARTS + 1)}]
+        if in_one_message
+        else [{"role": "user", "content": "a"}] * (MANY_PARTS + 1)
+    )
+
+    async def work() -> None:
+        async with kafka_fate.client() as client:
+            await asyncio.gather(client.ask(many, id="many"), client.ask("x", id="one"))
+
+    asyncio.run(work())
+    assert encoded_by["one"] == threading.main_thread().ident
+    assert encoded_by["many"] != threading.main_thread().ident
 
 
 def test_topics_that_do_not_exist_are_named(settings: Settings) -> None:

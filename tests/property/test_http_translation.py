@@ -170,7 +170,8 @@ def check(
             request.tool_choice is not None and request.tool_choice.mode in ("required", "named")
         )
         assert not (contract_has_output and request.tools)
-    assert (wanted.constraint_param is None) == ("output" not in wanted.fields)
+    may_call = wanted.fields.get("tool_choice") == {"mode": "auto"}
+    assert (wanted.constraint_param is None) == ("output" not in wanted.fields and not may_call)
     return wanted
 
 

@@ -10,7 +10,7 @@ from headrace.consumers.catalogue import CatalogueRecords, ServingVersion, servi
 from headrace.consumers.contracts import Alias, alias_key, alias_value
 
 ONE = ServingVersion("tagger", 1, "2026/a", "vllm", 2048, True, False, 1_000)
-LATER = ServingVersion("tagger", 1, "2", "vllm", 4096, True, False, 2_000)
+LATER = ServingVersion("tagger", 1, "2", "vllm", 4096, True, False, 2_000, calls_tools=True)
 
 
 def records(*servings: ServingVersion) -> CatalogueRecords:
@@ -53,6 +53,16 @@ def test_what_cannot_be_read_is_said_and_hides_nothing(key: bytes, value: bytes,
     found = records(LATER)
     assert wrong in (found.take(key, value) or "")
     assert found.latest(("tagger", 1)) == LATER
+
+
+def test_a_version_that_an_earlier_release_wrote_calls_no_tools() -> None:
+    found = CatalogueRecords()
+    written = json.loads(serving_value(LATER))
+    del written["tools"]
+    assert found.take(serving_key(LATER), json.dumps(written).encode()) is None
+    latest = found.latest(("tagger", 1))
+    assert latest is not None
+    assert not latest.calls_tools
 
 
 def test_fields_that_a_later_release_has_added_are_passed_over() -> None:

@@ -108,6 +108,13 @@ def test_auto_needs_a_parser(given: dict[str, Any]) -> None:
     assert "'required' or a function by name" in error.message
     found = tools(WEATHER, parser=True, **given)
     assert found == WantedTools([WEATHER], {"mode": "auto"})
+    wanted = chat(parser=True, tools=[WEATHER], **given)
+    assert (wanted.tool, wanted.constraint_param, "output" in wanted.fields) == (None, "tools", False)
+
+
+def test_under_auto_the_arguments_of_each_tool_are_an_object() -> None:
+    error = refusal(WEATHER, tool("list", {"type": "array"}), parser=True)
+    assert error.param == "tools[1].function.parameters.type"
 
 
 def test_parallel_calls_are_kept_to_one_where_the_caller_says_so() -> None:

@@ -9,7 +9,7 @@ import pytest
 from headrace.schemas.contract import Contract
 from headrace.schemas.errors import PackageError
 from headrace.schemas.messages import Sampling
-from headrace.schemas.package import NOT_FOR_ENGINE, NOT_SERVED, load_package
+from headrace.schemas.package import NOT_FOR_ENGINE, load_package
 
 HEAD = 'model = "m"\nversion = 2\ncontract = 1\nweights = "org/name"\n'  # four lines
 
@@ -120,12 +120,6 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         load_package(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("key", NOT_SERVED)
-def test_what_is_not_served_yet_is_refused_and_not_taken_for_unknown(tmp_path: Path, key: str) -> None:
-    with pytest.raises(PackageError, match=f":5: {key}: is known, and not served in this release"):
-        load_package(write(tmp_path, HEAD + f'{key} = "x"\n'))
-
-
 @pytest.mark.parametrize("key", NOT_FOR_ENGINE)
 def test_engine_arguments_that_headrace_sets_itself_are_refused(tmp_path: Path, key: str) -> None:
     with pytest.raises(PackageError, match=f"engine.{key}: does not belong here"):
@@ -203,3 +197,15 @@ def test_a_time_limit_without_hooks_is_refused(tmp_path: Path) -> None:
 
 def test_the_reasoning_parser_is_read(tmp_path: Path) -> None:
     assert load_package(write(tmp_path, HEAD + 'reasoning_parser = "qwen3"\n')).reasoning_parser == "qwen3"
+
+
+def test_the_tool_parser_is_read(tmp_path: Path) -> None:
+    assert load_package(write(tmp_path, HEAD + 'tool_parser = "hermes"\n')).tool_parser == "hermes"
+    assert load_package(write(tmp_path, HEAD)).tool_parser is None
+    with pytest.raises(PackageError, match=r"package.toml:5: tool_parser: "):
+        load_package(write(tmp_path, HEAD + "tool_parser = true\n"))
+
+
+def test_outputs_that_are_held_to_a_schema_go_with_no_tool_parser(tmp_path: Path) -> None:
+    with pytest.raises(PackageError, match=r"package.toml:5: tool_parser: goes with free outputs"):
+        load_package(write(tmp_path, HEAD + 'tool_parser = "hermes"\noutput = {type = "object"}\n'))

@@ -23,6 +23,7 @@ from headrace.schemas.prompt import (
     MAX_PROMPT_CHARACTERS,
     PromptTemplate,
     TemplateSource,
+    calls_of,
     constraint_of,
     prompt_of,
     sampling_of,
@@ -219,6 +220,27 @@ def test_tools_are_shown_to_the_model_and_none_is_called_that_no_output_schema_h
         with pytest.raises(UnsupportedField) as refusal:
             prompt_of(request(messages=messages, tools=TOOLS, tool_choice=choice), package(tmp_path))
         assert refusal.value.path == "/tool_choice"
+
+
+def test_calls_are_left_to_the_model_where_its_package_has_a_tool_parser(tmp_path: Path) -> None:
+    tooled = package(tmp_path, 'tool_parser = "hermes"\n')
+    asked: dict[str, Any] = {"messages": [ChatMessage(role="user", content="hi")], "tools": TOOLS}
+    held: dict[str, Any] = {"output": {"json_schema": {"type": "object"}}}
+    for choice in (None, {"mode": "auto"}):
+        assert prompt_of(request(**asked, tool_choice=choice), tooled) == asked["messages"]
+        assert calls_of(request(**asked, tool_choice=choice), tooled) is not None
+        with pytest.raises(UnsupportedField) as refusal:
+            prompt_of(request(**asked, **held, tool_choice=choice), tooled)
+        assert refusal.value.path == "/output"
+    assert calls_of(request(**asked, tool_choice={"mode": "none"}), tooled) is None
+    assert calls_of(request(**asked, **held, tool_choice={"mode": "required"}), tooled) is None
+    assert calls_of(request(messages=asked["messages"]), tooled) is None
+    with pytest.raises(UnsupportedField) as refusal:
+        calls_of(request(**asked, tool_choice={"mode": "required"}), tooled)
+    assert refusal.value.path == "/tool_choice"
+    with pytest.raises(UnsupportedField) as refusal:
+        calls_of(request(tools=TOOLS), tooled)
+    assert refusal.value.path == "/tools"
 
 
 def test_the_constraint_is_the_packages_or_the_requests_or_none(tmp_path: Path) -> None:

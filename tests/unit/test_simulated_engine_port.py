@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 from conformance.engine_port import WAIT_SECONDS, EnginePort, Port
+from conformance.engine_port_calls import EngineCallsPort
 
 from headrace.workers.simulated_engine import SimulatedEngine, SimulatedProfile
 
@@ -30,4 +31,8 @@ def port() -> Iterator[Port]:
 
 
 class TestSimulatedEngine(EnginePort):
+    pass
+
+
+class TestSimulatedEngineCalls(EngineCallsPort):
     pass

@@ -54,7 +54,7 @@ def test_messages_keep_tool_calls_and_their_text_parts_are_joined() -> None:
             ChatMessage(role="tool", content="seen", tool_call_id="c1"),
         ]
     )
-    assert turns[0] == {"role": "user", "content": "ab"}
+    assert turns[0] == {"role": "user", "content": "a\nb"}
     assert turns[1]["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"at": 1}'}
     assert turns[2] == {"role": "tool", "content": "seen", "tool_call_id": "c1"}
 
