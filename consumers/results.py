@@ -122,6 +122,11 @@ class ResultReader:
             if not records:
                 yield None
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something left to fetch of what was there when it was opened."""
+        return not self._at_end()
+
     def _at_end(self) -> bool:
         return all((self._tail.position(tp) or 0) >= end for tp, end in self._ends.items())
 

@@ -34,6 +34,7 @@ bench.add_command(slow_schema)
 
 bench.add_command(http)
 
+
 @bench.command(
     epilog="""\b
     Examples:

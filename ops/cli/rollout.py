@@ -286,9 +286,7 @@ _command(
 )
 
 
-@rollout.command(
-    epilog='Example: headrace rollout rollback movie-tagger --why "wrong language"'
-)
+@rollout.command(epilog='Example: headrace rollout rollback movie-tagger --why "wrong language"')
 @model
 @click.option("--why", default="an operator said so", help="Kept in the history.")
 @contract

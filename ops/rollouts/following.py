@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 PLAIN_EVERY_S = 5.0
 CATCH_UP_S = 30.0
-QUIET_S = 1.0  # without an answer: all that was there has been read
 WIDTH_OF_A_PIPE = 160
 
 FINISHED, ROLLED_BACK = 0, 1
@@ -92,25 +91,13 @@ class Standing:
         return begun[-1] if begun else None
 
     def catch_up(self) -> None:
-        """Read what was answered before now: until an answer comes that is younger, or none for a while."""
-        began_ms = time.time() * 1000
-        deadline = time.monotonic() + CATCH_UP_S
-        quiet_since = time.monotonic()
-        while time.monotonic() < deadline and time.monotonic() - quiet_since < QUIET_S:
-            newest_ms = self._take()
-            if newest_ms >= began_ms:
-                return
-            if newest_ms >= 0:
-                quiet_since = time.monotonic()
-            time.sleep(0.05)
+        """Read what was answered before now."""
+        self._reader.caught_up.wait(CATCH_UP_S)
+        self._take()
 
-    def _take(self) -> int:
-        """When the newest of the answers that have come was appended; -1: none has come."""
-        newest_ms = -1
+    def _take(self) -> None:
         for answer in self._reader.take():
             self._watch.take(answer)
-            newest_ms = max(newest_ms, answer.at_ms)
-        return newest_ms
 
     @property
     def _tallies(self) -> dict[str, Tally]:

@@ -8,7 +8,7 @@ from collections import deque
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from headrace.consumers.results import ReadResult, ResultReader
+from headrace.consumers.results import POLL_RECORDS, ReadResult, ResultReader
 from headrace.ops.rollouts.watching import Answer
 from headrace.schemas.errors import HeadraceError, MessageError
 
@@ -32,6 +32,7 @@ class AnswerReader:
         self._read: deque[Answer] = deque()
         self._seen: dict[int, int] = {}  # by partition, the offset that was read last
         self._stop = threading.Event()
+        self.caught_up = threading.Event()  # all that was there when reading began has been taken note of
         self._thread = threading.Thread(target=self._run, name=f"results of {names.base}", daemon=True)
         self._thread.start()
 
@@ -58,11 +59,16 @@ class AnswerReader:
     def _follow(self) -> None:
         start = datetime.fromtimestamp(self._since_ms / 1000, UTC)
         with ResultReader(self._settings, self._names, start=start, follow=True) as reader:
+            left = POLL_RECORDS  # of what was fetched already when the end was reached
             for found in reader:
                 if self._stop.is_set():
                     return
                 if found is not None:
                     self._note(found)
+                if not reader.is_behind:
+                    left -= 1
+                    if found is None or left == 0:
+                        self.caught_up.set()
 
     def _note(self, found: ReadResult) -> None:
         place = found.location
@@ -81,5 +87,6 @@ class AnswerReader:
                 max(0.0, timings.total_ms - timings.queued_ms),
                 result.usage.completion_tokens,
                 found.timestamp_ms,
+                result.provenance.source_partition,
             )
         )

@@ -22,6 +22,7 @@ class Answer:
     generation_ms: float
     tokens: int
     at_ms: int
+    unit: int = -1  # the partition of its request; -1: not said
 
 
 class Watch:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Stage:
         self._stop = threading.Event()
         self._sender = threading.Thread(target=self._send, daemon=True)
 
-    def start(self, version: str, slot: str, **environment: str) -> WorkerProcess:
+    def start(self, version: str, slot: str, **environment: Any) -> WorkerProcess:
         package = write_package(self._place / f"version-{version}", version=version)
         worker = WorkerProcess(
             self._bootstrap,
@@ -131,7 +131,7 @@ class Stage:
 
 
 @contextmanager
-def stage(bootstrap: str, prefix: str, place: Path) -> Iterator[Stage]:
+def stage(bootstrap: str, prefix: str, place: Path) -> Generator[Stage]:
     names = ContractNames(prefix, MODEL, 1)
     create_topics(bootstrap, names)
     with traffic(bootstrap, names) as seen:
@@ -185,6 +185,8 @@ def test_a_version_that_fails_everything_is_taken_back_by_itself(two_versions: S
     bad = [result for result in two_versions.seen.by_id().values() if result.status != "ok"]
     assert {result.provenance.version for result in bad} == {"4"}
     assert len({result.provenance.source_partition for result in bad}) == 1, "its share, and no more"
+    (failed,) = [row for row in two_versions.status()["versions"] if row["version"] == "4"]
+    assert (failed["answers"], failed["failed"]) == (len(bad), 1), "all that it has answered is counted"
     ask_again(two_versions, [result.id for result in bad])
 
 

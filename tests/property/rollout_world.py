@@ -59,7 +59,13 @@ class World:
             Rollout(
                 model="m",
                 contract=1,
-                to=NEW, before={OLD: 1}, steps=self.percents, hold_s=self.hold_s, limits=limits, by="me", at=0
+                to=NEW,
+                before={OLD: 1},
+                steps=self.percents,
+                hold_s=self.hold_s,
+                limits=limits,
+                by="me",
+                at=0,
             )
         )
 
