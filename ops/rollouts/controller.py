@@ -27,7 +27,7 @@ from headrace.ops.rollouts.reading import AnswerReader
 from headrace.ops.rollouts.steps import GroupSeen, Next, Seen, decide
 from headrace.ops.rollouts.watching import Watch
 from headrace.producers.kafka import CommitBatch, GuardedTransaction, OutgoingRecord
-from headrace.schemas.errors import HeadraceError, StaleGeneration
+from headrace.schemas.errors import HeadraceError, StaleGeneration, TransactionHung
 from headrace.topics.names import ContractNames, control_topic
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ class Controller:
         self._stop.set()
 
     def run(self) -> None:
-        """Decide, or stand by, until `stop()`. Raises KafkaFailed for what waiting cannot mend, SlotTaken."""
+        """Decide, or stand by, until `stop()`. Raises KafkaFailed for what waiting cannot mend, SlotTaken, and
+        TransactionHung: then the process must end, and another controller goes on."""
         following = threading.Thread(target=self._control.run, name="control reader", daemon=True)
         following.start()
         try:
@@ -183,6 +184,8 @@ class Controller:
                 self._become(active=False)
                 consumer.rejoin()
                 return
+            except TransactionHung:  # whether it is written is not known, and nothing more can be written
+                raise
             except HeadraceError as error:
                 log.warning("rollout %s of %s: trying on: %s", of[1], of[0], error)
                 if (watched := self._watched.pop(of, None)) is not None:
