@@ -1,7 +1,7 @@
 # `make` prints what there is. Nothing has to be installed beforehand but Python (3.11 to 3.14, with venv).
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-nemesis check soak bench chaos nemesis up install install-light lock clean distclean
+.PHONY: help demo demo-rollout test test-nemesis check soak bench chaos nemesis up install install-light lock clean distclean
 SHELL := /bin/sh
 
 ENGINE ?= vllm
@@ -19,6 +19,10 @@ help: ## print this list
 demo: ## 40 movie records through Kafka and a real model (ENGINE=simulated: without one)
 	@engine=$$($(INSTALL) --print-engine "$(ENGINE)") && $(INSTALL) light $(ENGINE_SETS) && \
 		exec "$(BIN)/python" -m headrace.ops.demo --engine "$$engine"
+
+demo-rollout: ## watch partitions move to another version, and back from a bad one, on a real Kafka
+	@$(INSTALL) light
+	@exec "$(BIN)/python" -m headrace.ops.rollout_demo
 
 up: ## a broker, the topics and a worker of examples/movie-tagger, until Ctrl-C
 	@engine=$$($(INSTALL) --print-engine "$(ENGINE)") && $(INSTALL) light $(ENGINE_SETS) && \

@@ -34,13 +34,17 @@ class Answered:
     slot: str  # of the worker that made it
     at: float  # seconds since the epoch
     first_token_ms: int | None = None  # from the request's append time; of streams alone
+    version: str = ""  # of the model
+    is_ok: bool = True
 
 
 class AnswerLog(Background):
     """Reads all results of a run, committed ones alone, in a thread of its own, from `with` to its end."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, *, only_ok: bool = True) -> None:
+        """`only_ok`: whether another status is a failure of the measurement."""
         super().__init__("answers")
+        self._only_ok = only_ok
         partitions = [TopicPartition(ground.names.results, number) for number in range(ground.partitions)]
         self._reader = TailReader(ground.settings, partitions, "beginning")
         self._answered: list[Answered] = []
@@ -55,7 +59,7 @@ class AnswerLog(Background):
     def __len__(self) -> int:
         """How many were read so far. Raises what ended the reading, and BenchFailed for a result that is not `ok`."""
         self.check()
-        if self._not_ok:
+        if self._not_ok and self._only_ok:
             raise BenchFailed(f"{len(self._not_ok)} results are not ok; the first: {self._not_ok[0]}")
         return len(self._answered)
 
@@ -78,7 +82,15 @@ class AnswerLog(Background):
         if result.status != "ok":
             self._not_ok.append(f"{result.id}: {result.status}, {result.error}")
         self._answered.append(
-            Answered(result.id, made_by.source_partition, made_by.slot, now, result.timings.first_token_ms)
+            Answered(
+                result.id,
+                made_by.source_partition,
+                made_by.slot,
+                now,
+                result.timings.first_token_ms,
+                made_by.version,
+                result.status == "ok",
+            )
         )
 
 

@@ -26,14 +26,17 @@ CHAT_TEMPLATE = (
 )
 
 
-def tiny_model(cache_dir: Path) -> Path:
-    """The directory of the model, made in `cache_dir` on first use and kept under a digest of this recipe."""
+def tiny_model(cache_dir: Path, seed: int = 0) -> Path:
+    """The directory of the model, made in `cache_dir` on first use and kept under a digest of this recipe.
+
+    Another `seed` gives other weights under the same tokenizer, as another version of a model has.
+    """
     digest = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
-    target = cache_dir / f"tiny-{digest}"
+    target = cache_dir / (f"tiny-{digest}" if seed == 0 else f"tiny-{digest}-{seed}")
     if not target.exists():
         cache_dir.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix="tiny-", dir=cache_dir))
-        _build(building)
+        _build(building, seed)
         try:
             building.rename(target)
         except OSError:  # another process was faster
@@ -55,7 +58,7 @@ def _corpus() -> list[str]:
     return lines
 
 
-def _build(target: Path) -> None:
+def _build(target: Path, seed: int) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -80,7 +83,7 @@ def _build(target: Path) -> None:
     tokenizer.save_pretrained(target)
 
     torch: Any = importlib.import_module("torch")
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=128,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.ops.cli.bench_http import http
+from headrace.ops.cli.bench_rollout import rollout
 from headrace.ops.cli.bench_scenarios import interactive, long_request, moves
 from headrace.ops.cli.bench_schemas import constrained, slow_schema
 
@@ -31,8 +32,8 @@ bench.add_command(long_request)
 bench.add_command(interactive)
 bench.add_command(constrained)
 bench.add_command(slow_schema)
-
 bench.add_command(http)
+bench.add_command(rollout)
 
 
 @bench.command(

@@ -15,6 +15,13 @@ from headrace.consumers.rollouts import RolloutState, shown_shares
 from headrace.ops.rollouts.evidence import Tally
 from headrace.ops.rollouts.steps import units_of
 
+COLUMNS = (
+    *("VERSION", "WANTED", "REAL", "PARTITIONS", "WORKERS", "WAITING", "ANSWERS", "PER S"),
+    *("FAILED", "INVALID", "P50 MS", "P95 MS"),
+)
+SPARED_WHERE_NARROW = ("PARTITIONS", "PER S", "INVALID", "P50 MS")
+WIDE = 112  # columns of a terminal that have room for all
+
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
@@ -101,29 +108,34 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def table_of(rows: Sequence[VersionRow], units: int) -> Table:
-    """For a terminal."""
+def table_of(rows: Sequence[VersionRow], units: int, width: int | None = None) -> Table:
+    """For a terminal. One with fewer than WIDE columns is spared those that matter least; None: all are shown."""
+    spared = () if width is None or width >= WIDE else SPARED_WHERE_NARROW
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("VERSION", "WANTED", "REAL", "PARTITIONS", "WORKERS", "WAITING", "ANSWERS", "PER S"):
-        table.add_column(name, justify="left" if name in ("VERSION", "PARTITIONS") else "right")
-    for name in ("FAILED", "INVALID", "P50 MS", "P95 MS"):
-        table.add_column(name, justify="right")
+    for name in COLUMNS:
+        if name not in spared:
+            table.add_column(name, justify="left" if name in ("VERSION", "PARTITIONS") else "right")
     for row in rows:
-        table.add_row(
-            row.version,
-            _percent(row.wanted, 0),
-            f"{row.units} of {units} ({_percent(row.units / units if units else None, 0)})",
-            row.partitions or "-",
-            str(row.members) if row.members else Text("none", style="red"),
-            f"{row.waiting:,}",
-            f"{row.answers:,}",
-            f"{row.per_s:,.1f}",
-            _bad(row.failed),
-            _bad(row.invalid),
-            "-" if row.p50_ms is None else f"{row.p50_ms:,.0f}",
-            "-" if row.p95_ms is None else f"{row.p95_ms:,.0f}",
-        )
+        cells = zip(COLUMNS, _cells(row, units), strict=True)
+        table.add_row(*(cell for name, cell in cells if name not in spared))
     return table
+
+
+def _cells(row: VersionRow, units: int) -> Sequence[str | Text]:
+    return (
+        row.version,
+        _percent(row.wanted, 0),
+        f"{row.units} of {units} ({_percent(row.units / units if units else None, 0)})",
+        row.partitions or "-",
+        str(row.members) if row.members else Text("none", style="red"),
+        f"{row.waiting:,}",
+        f"{row.answers:,}",
+        f"{row.per_s:,.1f}",
+        _bad(row.failed),
+        _bad(row.invalid),
+        "-" if row.p50_ms is None else f"{row.p50_ms:,.0f}",
+        "-" if row.p95_ms is None else f"{row.p95_ms:,.0f}",
+    )
 
 
 def _percent(part: float | None, digits: int = 1) -> str:
