@@ -4,6 +4,7 @@
                                  "output_digest", "result_schema": the Avro schema of its results as a JSON text, or
                                  null, "overrides": [{"contract", "version": digests, "by", "at"}], "by", "at"}
     alias/<name>                {"model", "number", "by", "at"}: which contract a bare model name means
+    retired/<model>/<number>    see `consumers/retirements.py`
 
 `at` is in ms since the epoch. The schemas keep their order: models write an object's properties in it. Fields that
 this release does not know are passed over.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headrace.consumers.control import read_into
+from headrace.consumers.retirements import RETIRED, Retirement, retirement
 from headrace.schemas.contract import Contract
 from headrace.schemas.digest import digest_of
 from headrace.schemas.errors import UsageError
@@ -204,18 +206,21 @@ class ContractRecords:
     def __init__(self) -> None:
         self.contracts: dict[ContractId, FrozenContract] = {}
         self.aliases: dict[str, Alias] = {}
+        self.retired: dict[ContractId, Retirement] = {}
         self.unreadable: dict[str, str] = {}
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Note a record. Without a value it takes its key back; other kinds are passed over."""
         text = (key or b"").decode("utf-8", "replace")
         kind, _, name = text.partition("/")
-        if kind not in (CONTRACT, ALIAS):
+        if kind not in (CONTRACT, ALIAS, RETIRED):
             return
         self.unreadable.pop(text, None)
         try:
             if kind == CONTRACT:
                 self._take_contract(name, value)
+            elif kind == RETIRED:
+                self._take_retirement(name, value)
             else:
                 self._take_alias(name, value)
         except (ValueError, UsageError) as error:
@@ -241,17 +246,30 @@ class ContractRecords:
             raise ValueError(_explain(error)) from None
         self.aliases[name] = Alias(name, read.model, read.number, read.by, read.at)
 
+    def _take_retirement(self, name: str, value: bytes | None) -> None:
+        of = contract_id(name)
+        self.retired.pop(of, None)
+        if value is not None:
+            self.retired[of] = retirement(*of, value)
+
+    @property
+    def result_schemas(self) -> list[str]:
+        """The Avro schemas of typed results, also of contracts that were retired and whose results were kept."""
+        frozen = [each.result_schema for each in self.contracts.values() if each.result_schema is not None]
+        kept = [schema for each in self.retired.values() for schema in each.result_schemas]
+        return list(dict.fromkeys([*frozen, *kept]))
+
     def aliases_of(self, of: ContractId) -> list[str]:
         """The names that mean a contract."""
         return sorted(each.name for each in self.aliases.values() if (each.model, each.number) == of)
 
     def next_number(self, model: str) -> int:
-        """The first number of a model that is above all of its contracts, unreadable ones too."""
-        numbers = [number for name, number in self.contracts if name == model]
+        """The first number of a model that is above all of its contracts, unreadable and retired ones too."""
+        numbers = [number for name, number in (*self.contracts, *self.retired) if name == model]
         for key in self.unreadable:
             kind, _, name = key.partition("/")
             number = name.removeprefix(f"{model}/")
-            if kind == CONTRACT and number != name and number.isascii() and number.isdigit():
+            if kind in (CONTRACT, RETIRED) and number != name and number.isascii() and number.isdigit():
                 numbers.append(int(number[:9]))
         return max(numbers, default=0) + 1
 

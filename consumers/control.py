@@ -6,6 +6,7 @@ Compacted, one partition, JSON, so that any console consumer shows it. A record'
     accept/<group>/<topic>/<n>      {"committed": {"offset": N, "metadata": "..."} or null, "resume_at": N,
                                      "by": "user@host", "at": ms}: see `consumers/starting.py`
     contract/..., alias/...         see `consumers/contracts.py`
+    retired/...                     see `consumers/retirements.py`
     serving/...                     see `consumers/catalogue.py`
     rollout/..., plan/..., ...      see `consumers/rollouts.py`
 

@@ -91,11 +91,8 @@ class GroupLooker:
         with translated(f"describing group {self._names.group}"):
             found: Mapping[str, Any] = self._admin.describe_groups([self._names.group])
         group = found[self._names.group]
-        if group["error"]:
-            raise KafkaUnavailable(f"describing group {self._names.group}: {group['error']}")
-        state: str = group["group_state"]
-        members = [] if state in (EMPTY, GONE) else [_member(each) for each in group["members"]]
-        return GroupMembers(members, self._units, state in (STABLE, EMPTY, GONE), self._waiting())
+        members, is_stable = described_members(self._names.group, group)
+        return GroupMembers(members, self._units, is_stable, self._waiting())
 
     def _waiting(self) -> dict[int, int]:
         topics = self._names.request_topics
@@ -133,6 +130,20 @@ def look_at_group(settings: Settings, names: ContractNames) -> Generator[GroupLo
             yield GroupLooker(names, admin, client, units)
         finally:
             client.close(autocommit=False, timeout_ms=int(CLOSE_TIMEOUT_S * 1000))
+
+
+def described_members(group: str, described: Mapping[str, Any]) -> tuple[list[Member], bool]:
+    """Who is in a group as its coordinator describes it, and whether no rebalance is under way.
+
+    Raises KafkaUnavailable where the coordinator cannot say.
+    """
+    state: str = described["group_state"]
+    if state == GONE:
+        return [], True  # Apache Kafka 4 names that it does not exist as an error
+    if described["error"]:
+        raise KafkaUnavailable(f"describing group {group}: {described['error']}")
+    members = [] if state == EMPTY else [_member(each) for each in described["members"]]
+    return members, state in (STABLE, EMPTY)
 
 
 def _member(described: Mapping[str, Any]) -> Member:

@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 
 
 def frozen_result_schemas(settings: Settings) -> Callable[[], list[str]]:
-    """What `Codec` takes for `result_schemas`: reads, when it is called, those of the contracts that are frozen.
+    """What `Codec` takes for `result_schemas`: reads, when it is called, those of the contracts that are frozen,
+    or were and left their results.
 
     Where the control topic cannot be read there are none, which is logged: the result is then said to be unreadable,
     and others are read.
@@ -25,10 +26,9 @@ def frozen_result_schemas(settings: Settings) -> Callable[[], list[str]]:
 
     def read() -> list[str]:
         try:
-            frozen = read_contracts(settings).contracts.values()
+            return read_contracts(settings).result_schemas
         except HeadraceError as error:
             logger.warning("the schemas of typed results cannot be read from the control topic: %s", error)
             return []
-        return [each.result_schema for each in frozen if each.result_schema is not None]
 
     return read

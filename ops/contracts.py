@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.consumers.contracts import (
     ALIAS_NAME,
     Alias,
+    ContractId,
     ContractRecords,
     FrozenContract,
     Override,
@@ -35,6 +36,8 @@ from headrace.schemas.errors import (
     TopicsError,
     UsageError,
 )
+from headrace.topics.names import ContractNames
+from headrace.topics.provision import LayoutOptions, bring_in_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from headrace.schemas.messages import JsonObject
     from headrace.schemas.package import Package
     from headrace.schemas.settings import Settings
+    from headrace.topics.changes import Change
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +83,7 @@ def freeze(
     contract = Contract.of(package)
     records = read_contracts(settings)
     existing = records.contracts.get((contract.model, contract.number))
+    _refuse_half_removed(records, contract)
     if override is not None:
         frozen = _with_override(existing, contract, override)
     elif existing is None:
@@ -89,18 +94,32 @@ def freeze(
             else contract_result_schema(contract.output, contract.model, contract.number)
         )
         frozen = FrozenContract(contract, schema, operator_name(), _now_ms())
-    elif existing.contract.digest == contract.digest:
-        return existing, False
     else:
+        _refuse_another(records, contract, existing)
+        return existing, False
+    with _writer(settings) as writer:
+        writer.freeze(frozen)
+    _check_written(read_contracts(settings), frozen)
+    return frozen, True
+
+
+def _refuse_another(records: ContractRecords, contract: Contract, existing: FrozenContract) -> None:
+    if existing.contract.digest != contract.digest:
         raise UsageError(
             f"contract {contract.number} of {contract.model} is frozen as {existing.contract.digest}, and this "
             f"package's is {contract.digest}: it was not changed. `headrace package check` says whether the package "
             f"may serve it as it is; else give the package contract = {records.next_number(contract.model)}"
         )
-    with _writer(settings) as writer:
-        writer.freeze(frozen)
-    _check_written(read_contracts(settings), frozen)
-    return frozen, True
+
+
+def _refuse_half_removed(records: ContractRecords, contract: Contract) -> None:
+    retirement = records.retired.get((contract.model, contract.number))
+    if retirement is not None and retirement.is_removing:
+        name = f"{contract.model}/{contract.number}"
+        raise UsageError(
+            f"contract {name} is being retired by {retirement.by}, and half of it may be gone: "
+            f"`headrace contracts retire {name} --yes` finishes that"
+        )
 
 
 def _with_override(
@@ -147,15 +166,58 @@ def _check_written(records: ContractRecords, frozen: FrozenContract) -> None:
         )
 
 
+# --- opening ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What is there now. `alias_before`: the contract that the alias meant until now."""
+
+    changes: list[Change]
+    frozen: FrozenContract
+    was_written: bool
+    alias_before: ContractId | None = None
+
+
+def open_contract(settings: Settings, package: Package, options: LayoutOptions, alias: str | None) -> Opened:
+    """Make all that a contract needs before its first worker: topics, the frozen record, and the alias if one is given.
+
+    What is there already is left, so that it can be done again. Nothing is changed where it is refused.
+    Raises UsageError, TopicsError, KafkaUnavailable, KafkaFailed, BrokerNotFound.
+    """
+    contract = Contract.of(package)
+    of = (contract.model, contract.number)
+    if alias is not None:
+        _refuse_no_alias(alias)
+    records = _records_if_any(settings)
+    _refuse_half_removed(records, contract)
+    if (existing := records.contracts.get(of)) is None:
+        _refuse_unreadable(records, contract, replace_unreadable=False)
+    else:
+        _refuse_another(records, contract, existing)
+    changes = bring_in_line(settings, ContractNames(settings.prefix, *of), options)
+    frozen, was_written = freeze(settings, package)
+    if alias is None:
+        return Opened(changes, frozen, was_written)
+    before = records.aliases.get(alias)
+    if before is None or (before.model, before.number) != of:
+        set_alias(settings, alias, of)
+    return Opened(changes, frozen, was_written, None if before is None else (before.model, before.number))
+
+
+def _records_if_any(settings: Settings) -> ContractRecords:
+    try:
+        return read_contracts(settings)
+    except TopicsError:
+        return ContractRecords()  # the prefix has no control topic yet
+
+
 # --- aliases -------------------------------------------------------------------------------------------------------
 
 
 def set_alias(settings: Settings, name: str, of: tuple[str, int]) -> None:
     """Let a bare model name mean a contract. Raises UsageError where there is no such contract, and as `freeze`."""
-    if not ALIAS_NAME.fullmatch(name):
-        raise UsageError(
-            f"{name!r} is no alias: 1 to 200 letters, digits or . _ : / -, a letter or digit first"
-        )
+    _refuse_no_alias(name)
     records = read_contracts(settings)
     if of not in records.contracts:
         known = ", ".join(f"{model}/{number}" for model, number in sorted(records.contracts)) or "none"
@@ -164,6 +226,13 @@ def set_alias(settings: Settings, name: str, of: tuple[str, int]) -> None:
         )
     with _writer(settings) as writer:
         writer.alias(Alias(name, *of, operator_name(), _now_ms()))
+
+
+def _refuse_no_alias(name: str) -> None:
+    if not ALIAS_NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is no alias: 1 to 200 letters, digits or . _ : / -, a letter or digit first"
+        )
 
 
 def remove_alias(settings: Settings, name: str) -> None:
@@ -280,6 +349,14 @@ def contract_to_serve(settings: Settings, package: Package) -> FrozenContract | 
         raise PackageError(
             f"the record {key} cannot be read, so what its readers build on is not known: "
             f"{records.unreadable[key]}; `headrace contracts freeze --replace-unreadable` writes it anew",
+            file=package.file,
+            key="contract",
+        )
+    retirement = records.retired.get(of)
+    if retirement is not None and retirement.is_removing:
+        raise PackageError(
+            f"contract {package.contract} of {package.model} is being retired by {retirement.by}: `headrace contracts "
+            f"retire {package.model}/{package.contract} --yes` finishes that, `headrace contracts open` makes it anew",
             file=package.file,
             key="contract",
         )

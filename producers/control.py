@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Protocol
 from headrace.consumers.catalogue import serving_key, serving_value
 from headrace.consumers.contracts import alias_key, alias_value, contract_key, contract_value
 from headrace.consumers.control import acceptance_key, acceptance_value, partition_key, partition_value
+from headrace.consumers.retirements import retirement_key, retirement_value
 from headrace.consumers.rollouts import rollout_record
 from headrace.producers.kafka import OutgoingRecord
 from headrace.topics.names import control_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
     from headrace.consumers.catalogue import ServingVersion
     from headrace.consumers.contracts import Alias, FrozenContract
     from headrace.consumers.records import CommitPoint, RecordLocation, TopicPartition
+    from headrace.consumers.retirements import Retirement
     from headrace.consumers.rollouts import RolloutId
     from headrace.consumers.rollouts import Value as RolloutValue
     from headrace.consumers.starting import Acceptance
@@ -87,7 +89,7 @@ class ControlWriter:
 
 
 class ContractWriter:
-    """Writes contracts and aliases. Every call waits until the brokers have it.
+    """Writes contracts, aliases and retirements. Every call waits until the brokers have it.
 
     Each raises KafkaUnavailable, KafkaFailed, TopicMissing.
     """
@@ -107,6 +109,18 @@ class ContractWriter:
     def remove_alias(self, name: str) -> None:
         """Take an alias back."""
         self._write(alias_key(name), None)
+
+    def retire(self, retirement: Retirement) -> None:
+        """Write that a contract is being removed, or what is left of it."""
+        self._write(retirement_key(retirement.model, retirement.number), retirement_value(retirement))
+
+    def forget_retirement(self, model: str, number: int) -> None:
+        """Take what was written of a contract's retirement back."""
+        self._write(retirement_key(model, number), None)
+
+    def take_back(self, keys: Sequence[bytes]) -> None:
+        """Take records of whatever kind back, in this order."""
+        _write(self._producer, [OutgoingRecord(self._topic, key, None) for key in keys])
 
     def _write(self, key: bytes, value: bytes | None) -> None:
         _write(self._producer, [OutgoingRecord(self._topic, key, value)])

@@ -20,7 +20,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "results": ("results", "results", "Read results: follow, filter, as a table or JSON."),
     "dead": ("dead", "dead", "What was not served as asked: list, show, send it again."),
     "topics": ("topics", "topics", "Create and compare the topics of a model."),
-    "contracts": ("contracts", "contracts", "Freeze the interface versions share; list, name it."),
+    "contracts": ("contracts", "contracts", "The interface versions share: open, list, retire it."),
     "rollout": ("rollout", "rollout", "Move traffic to another version, step by step, and back."),
     "offsets": ("offsets", "offsets", "Where a model's group stands; accept what was lost."),
     "schema": ("schema", "schema", "Check output schemas: how each would be held."),

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from headrace.consumers.contracts import (
-    ContractRecords,
-    FrozenContract,
     contract_id,
     output_digest,
     read_contracts,
 )
 from headrace.ops import contracts as held
-from headrace.ops.cli import options
+from headrace.ops.cli import contract_rows, options
 from headrace.schemas.contract_check import ContractBreak
 from headrace.schemas.errors import UsageError
-from headrace.schemas.messages import JsonObject, JsonValue
+from headrace.schemas.messages import JsonValue
 from headrace.schemas.settings import Settings
 
 if TYPE_CHECKING:
     from headrace.ops.contracts import Comparison
 
-SHOWN_DIGEST = 19  # characters of a digest in a table: sha256: and twelve more
 SHOWN_EXAMPLE = 400  # characters
 
 
-@click.group(epilog="Example: headrace contracts freeze movie-tagger")
+@click.group(
+    epilog="""\b
+    Examples:
+      headrace contracts open movie-tagger-2
+      headrace contracts list
+      headrace contracts retire movie-tagger/1"""
+)
 def contracts() -> None:
-    """Freeze the interface that versions share; name, list and show it.
+    """Open, list and retire the interfaces that versions share; freeze, name and show one.
 
     A contract is what requests must hold and what outputs are held to. Once it is frozen, a worker starts only with
     a package that speaks it: all that the contract's senders may send is taken, and every output is one that its
@@ -80,7 +83,9 @@ def freeze(
     elif written:
         click.echo(f"froze {name} as {frozen.contract.digest}")
     else:
-        click.echo(f"{name} is frozen already as {frozen.contract.digest}, since {_when(frozen.at_ms)}")
+        click.echo(
+            f"{name} is frozen already as {frozen.contract.digest}, since {contract_rows.when(frozen.at_ms)}"
+        )
 
 
 @contracts.command(
@@ -110,38 +115,151 @@ def alias(
 
 
 @contracts.command(
+    "open",
+    epilog="""\b
+    Examples:
+      headrace contracts open movie-tagger-2
+      headrace contracts open movie-tagger --alias movie-tagger --partitions 32""",
+)
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--alias", metavar="NAME", help="Let this bare model name mean the contract, from now on.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 10_000),
+    help="Of each request topic and of results: as many workers can share the load. Default: what they have, else 16.",
+)
+@click.option(
+    "--replication",
+    type=click.IntRange(1, 100),
+    help="Replicas of each partition of a new topic. Default: 3, or as many as there are brokers.",
+)
+@options.bootstrap_servers
+@options.prefix
+def open_(
+    directory: Path,
+    alias: str | None,
+    partitions: int | None,
+    replication: int | None,
+    bootstrap_servers: str | None,
+    prefix: str | None,
+) -> None:
+    """Make all that the contract of the package in DIRECTORY needs: its topics, the frozen record, and an alias.
+
+    What is there already is left, so that it can be done again. Nothing is changed where it is refused.
+    """
+    from headrace.schemas.package import load_package
+    from headrace.topics.provision import LayoutOptions
+
+    settings = _settings(bootstrap_servers, prefix)
+    package = load_package(directory)
+    opened = held.open_contract(settings, package, LayoutOptions(partitions, replication), alias)
+    contract_rows.print_opened(opened, str(directory), alias)
+
+
+@contracts.command(
     "list",
     epilog="""\b
     Examples:
       headrace contracts list
-      headrace contracts list --json | jq '.contracts[] | select(.model == "movie-tagger")'""",
+      headrace contracts list --window 1h
+      headrace contracts list --json | jq '.contracts[] | select(.traffic.requests == 0)'""",
 )
+@click.option(
+    "--window",
+    default="5m",
+    show_default=True,
+    callback=options.duration,
+    help="Of the requests that are counted: 90s, 10m or 2h.",
+)
+@click.option("--quick", is_flag=True, help="Without traffic: reads the control topic alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @options.bootstrap_servers
 @options.prefix
-def list_contracts(as_json: bool, bootstrap_servers: str | None, prefix: str | None) -> None:
-    """List the frozen contracts with their aliases. Records that cannot be read are named, and hide no other."""
-    records = read_contracts(_settings(bootstrap_servers, prefix))
+def list_contracts(
+    window: float, quick: bool, as_json: bool, bootstrap_servers: str | None, prefix: str | None
+) -> None:
+    """List the contracts that are frozen or served, each with its traffic: requests a minute, how many are not done,
+    the workers by version, and when the last request came and from whom, as far as it says so.
+
+    Records that cannot be read are named, and hide no other.
+    """
+    if not quick and window < 1:
+        raise UsageError("--window: at least a second; --quick leaves the traffic out")
+    from headrace.ops.contract_listing import list_all
+
+    counted = None if quick else window
+    listing = list_all(_settings(bootstrap_servers, prefix), counted)
     if as_json:
-        click.echo(json.dumps(_listed(records), ensure_ascii=False))
-        return
-    frozen = [records.contracts[of] for of in sorted(records.contracts)]
-    if frozen:
-        rows = [
-            ("CONTRACT", "DIGEST", "OUTPUT", "ALIASES", "FROZEN", "BY"),
-            *(_row(each, records) for each in frozen),
-        ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        contract_rows.print_listing_json(listing, counted)
     else:
-        click.echo("no contract is frozen; `headrace contracts freeze DIR` does that")
-    for name, each in sorted(records.aliases.items()):
-        if (each.model, each.number) not in records.contracts:
-            click.echo(
-                f"warning: alias {name} means {each.model}/{each.number}, which is not frozen", err=True
-            )
-    _warn_unreadable(records)
+        contract_rows.print_listing(listing, counted)
+
+
+@contracts.command(
+    epilog="""\b
+    Examples:
+      headrace contracts retire movie-tagger/1
+      headrace contracts retire movie-tagger/1 --idle 1d --yes"""
+)
+@click.argument("contract", metavar="MODEL/NUMBER")
+@click.option(
+    "--idle",
+    default="1h",
+    show_default=True,
+    callback=options.duration,
+    help="For so long no request must have come: 90s, 10m, 2h.",
+)
+@click.option("--results-too", is_flag=True, help="Remove its results and dead letters as well.")
+@click.option("--yes", is_flag=True, help="Remove it. Without this, only say what would be removed.")
+@options.bootstrap_servers
+@options.prefix
+def retire(
+    contract: str,
+    idle: float,
+    results_too: bool,
+    yes: bool,
+    bootstrap_servers: str | None,
+    prefix: str | None,
+) -> int:
+    """Remove a contract that nobody asks any more: its topics, its group and its records in the control topic.
+
+    Refused while there is traffic: a request within --idle, one that is not done, a live worker, an alias that means
+    it, an open rollout. Results and dead letters are kept, since somebody may still want them. One that was interrupted
+    can be run again.
+
+    Exit codes: 0; 1 it was refused, or failed; 2 there is no such contract; 3 no Kafka.
+    """
+    of = contract_id(contract)
+    from headrace.ops import retiring
+    from headrace.ops.operator_name import operator_name
+    from headrace.ops.retirement import hindrances, removal, told
+
+    settings = _settings(bootstrap_servers, prefix)
+    standing = retiring.look(settings, of, idle)
+    if standing.is_retired and standing.topics and not results_too:
+        kept = ", ".join(each.name for each in standing.topics)
+        click.echo(f"{contract} was retired already; kept were {kept}: --results-too removes them")
+        return 0
+    found = hindrances(standing, results_too=results_too)
+    if found:
+        contract_rows.print_hindrances(contract, found)
+        if yes and retiring.give_up(settings, standing):
+            click.echo("its removal had begun, and nothing was removed yet: that was taken back", err=True)
+        return 1
+    if standing.is_half_removed:
+        click.echo(f"the removal of {contract} was begun before; what is left:")
+    steps = removal(standing, results_too=results_too, by=operator_name(), at_ms=int(time.time() * 1000))
+    for line in told(standing, steps, results_too=results_too):
+        click.echo(line)
+    if not yes:
+        click.echo("nothing was removed; --yes does that")
+        return 0
+    found = retiring.retire(settings, standing, steps, results_too=results_too, tell=contract_rows.print_done)
+    if found:
+        contract_rows.print_hindrances(contract, found)
+        return 1
+    click.echo(f"retired {contract}")
+    return 0
 
 
 @contracts.command(
@@ -166,12 +284,14 @@ def show(contract: str, as_json: bool, bootstrap_servers: str | None, prefix: st
         click.echo(json.dumps(frozen.as_json(), indent=2, ensure_ascii=False))
         return
     names = ", ".join(records.aliases_of(frozen.id)) or "none"
-    click.echo(f"{contract}\nfrozen:    {_when(frozen.at_ms)} by {frozen.by}\naliases:   {names}")
+    click.echo(
+        f"{contract}\nfrozen:    {contract_rows.when(frozen.at_ms)} by {frozen.by}\naliases:   {names}"
+    )
     click.echo(
         f"digest:    {frozen.contract.digest}\noutput:    {output_digest(frozen.contract) or 'as each request asks'}"
     )
     for each in frozen.overrides:
-        click.echo(f"override:  {each.version_digest} since {_when(each.at_ms)} by {each.by}")
+        click.echo(f"override:  {each.version_digest} since {contract_rows.when(each.at_ms)} by {each.by}")
     click.echo(f"results:   {'typed' if frozen.result_schema else 'values as JSON text'}")
     for title, schema in (
         ("variables", frozen.contract.variables),
@@ -223,51 +343,3 @@ def _break_lines(each: ContractBreak) -> list[str]:
 def _shortened(value: JsonValue) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN_EXAMPLE else text[: SHOWN_EXAMPLE - 3] + "..."
-
-
-def _row(frozen: FrozenContract, records: ContractRecords) -> tuple[str, ...]:
-    output = output_digest(frozen.contract)
-    return (
-        f"{frozen.id[0]}/{frozen.id[1]}",
-        frozen.contract.digest[:SHOWN_DIGEST],
-        "-" if output is None else output[:SHOWN_DIGEST],
-        ",".join(records.aliases_of(frozen.id)) or "-",
-        _when(frozen.at_ms),
-        frozen.by,
-    )
-
-
-def _listed(records: ContractRecords) -> JsonObject:
-    return {
-        "contracts": [
-            {
-                "model": frozen.id[0],
-                "number": frozen.id[1],
-                "digest": frozen.contract.digest,
-                "output_digest": output_digest(frozen.contract),
-                "aliases": records.aliases_of(frozen.id),
-                "overrides": [each.version_digest for each in frozen.overrides],
-                "typed_results": frozen.result_schema is not None,
-                "at": frozen.at_ms,
-                "by": frozen.by,
-            }
-            for _, frozen in sorted(records.contracts.items())
-        ],
-        "aliases": {
-            name: {"model": each.model, "number": each.number, "at": each.at_ms, "by": each.by}
-            for name, each in sorted(records.aliases.items())
-        },
-        "unreadable": records.unreadable,
-    }
-
-
-def _warn_unreadable(records: ContractRecords) -> None:
-    for key, why in sorted(records.unreadable.items()):
-        click.echo(f"warning: the record {key} cannot be read: {why}", err=True)
-
-
-def _when(at_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except (OverflowError, ValueError, OSError):
-        return f"{at_ms} ms"

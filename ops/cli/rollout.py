@@ -76,19 +76,6 @@ def _names(settings: Settings, model_name: str, number: int | None) -> ContractN
     )
 
 
-def _duration(_: click.Context, __: click.Parameter, given: str) -> float:
-    """`90s`, `10m`, `2h` or plain seconds."""
-    units = {"s": 1, "m": 60, "h": 3600}
-    number, unit = (given[:-1], given[-1]) if given[-1:] in units else (given, "s")
-    try:
-        seconds = float(number) * units[unit]
-    except ValueError:
-        seconds = -1
-    if not 0 <= seconds < 10**7:
-        raise click.BadParameter(f"{given!r} is no duration: 90s, 10m or 2h")
-    return seconds
-
-
 def _steps(_: click.Context, __: click.Parameter, given: str) -> list[int]:
     """`6,25,50,100`."""
     try:
@@ -117,7 +104,7 @@ def _steps(_: click.Context, __: click.Parameter, given: str) -> list[int]:
     help="Its percents, one after the other.",
 )
 @click.option(
-    "--hold", default="10m", show_default=True, callback=_duration, help="How long a step is watched."
+    "--hold", default="10m", show_default=True, callback=options.duration, help="How long a step is watched."
 )
 @click.option(
     "--max-error-rate",
