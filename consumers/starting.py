@@ -83,6 +83,31 @@ def where_to_start(
     return _accepted(decision, committed, beginning, end, acceptance)
 
 
+def where_a_shadow_starts(
+    tp: TopicPartition,
+    committed: CommitPoint | None,
+    *,
+    beginning: int,
+    end: int,
+    known: bool,
+    acceptance: Acceptance | None,
+    limit: int,
+    group: str,
+) -> Start:
+    """Where a shadow's tenure begins: where its group has got to, else at the end. Called as `where_to_start` is.
+
+    Nobody waits for its answers, so nothing is ever parked: what its group would lose or not know of is passed over.
+    """
+    if committed is None:
+        return Start(end, None)
+    decision = _decide(tp, committed, beginning=beginning, end=end, known=known, limit=limit, group=group)
+    if isinstance(decision, Start):
+        return decision
+    if decision.cause == "retention":  # its done set stays true
+        return Start(beginning, committed)
+    return Start(end, CommitPoint(end, ""))
+
+
 def retention_headroom(beginning: int, frontier: int, end: int) -> float:
     """How far retention is from what is unread, as a part of the log.
 

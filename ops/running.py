@@ -67,13 +67,19 @@ def slot_for(settings: Settings) -> str:
 
 
 def run_worker(
-    settings: Settings, package: Package, kind: EngineKind, *, on_ready: Callable[[], None] = lambda: None
+    settings: Settings,
+    package: Package,
+    kind: EngineKind,
+    *,
+    shadow_share: float | None = None,
+    on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT: the first drains and leaves, a second leaves at once.
 
-    `on_ready` is called once the engine has answered a probe and the worker is in its group.
-    Raises PackageError where the package does not speak its frozen contract, and what made the worker stop, if it was
-    anything else.
+    `shadow_share`: as a shadow, this part of the requests (above 0, at most 1). `on_ready` is called once the engine
+    has answered a probe and the worker is in its group.
+    Raises PackageError where the package does not speak its frozen contract, TopicsError where a shadow's topics are
+    not there, and what made the worker stop, if it was anything else.
     """
     from headrace.ops.contracts import contract_to_serve
 
@@ -82,8 +88,16 @@ def run_worker(
         slot_for(settings),
     )  # nothing is loaded or connected yet
     frozen = contract_to_serve(settings, package)
+    if shadow_share is not None:
+        from headrace.ops.shadow_topics import check_shadow_topics
+
+        check_shadow_topics(settings, package)
+        log.info(
+            "version %s runs as a shadow of %.3g %% of the requests", package.version, 100 * shadow_share
+        )
 
     # Before vLLM's import: it reads the environment, and torch its thread settings, only then.
+    from headrace.workers.shadow import Shadow
     from headrace.workers.worker import Worker
 
     async def serve() -> None:
@@ -93,6 +107,7 @@ def run_worker(
             engine=engine,
             slot=slot,
             result_schema=None if frozen is None else frozen.result_schema,
+            shadow=None if shadow_share is None else Shadow(shadow_share),
         )
         signals = 0
 
@@ -120,5 +135,5 @@ def run_worker(
 
 async def _when_ready(worker: Worker, on_ready: Callable[[], None]) -> None:
     await worker.ready.wait()
-    on_ready()
     freeze_heap()
+    on_ready()

@@ -16,6 +16,7 @@ REPLAY_AGAIN = "headrace-replay-again"  # of such a request, with any value: run
 # Of a request that was sent again because of who answered it, and of the result that comes of it: the result that it
 # supersedes, as `topic-partition@offset`.
 SUPERSEDES = "headrace-supersedes"
+SHADOW = "headrace-shadow"  # of what a shadow has written: its version
 REQUEST_ID = "request-id"  # of a result and a dead letter, for readers that do not decode the value
 JOB = "job"  # of a result: the request's job
 ERROR_CODE = "error-code"  # of a dead letter

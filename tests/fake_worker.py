@@ -26,6 +26,7 @@ from headrace.workers.ledger import Ledger
 from headrace.workers.openings import Openings
 from headrace.workers.pump import Pump
 from headrace.workers.replying import ReplySender
+from headrace.workers.shadow import Shadow
 from headrace.workers.work import ReplyAddress, Work
 
 NAMES = ContractNames("headrace", "tagger", 1)
@@ -88,7 +89,7 @@ class Replies(ReplySender):
 class FakeWorker:
     """One life of a worker's process."""
 
-    def __init__(self, kafka: FakeKafka, codec: RegistryCodec) -> None:
+    def __init__(self, kafka: FakeKafka, codec: RegistryCodec, *, shadow: Shadow | None = None) -> None:
         self.member = FakeMember(kafka)
         self.transactions = FakeTransactions(self.member)
         self.replies = Replies()
@@ -126,9 +127,11 @@ class FakeWorker:
                 windows=self,
                 end_transaction_of=self._end_transaction_of,
                 metadata_limit=METADATA_LIMIT,
+                in_shadow=shadow is not None,
             ),
             loop=self,
             max_outstanding=12,
+            shadow=shadow,
         )
         hand = self.pump.commits.hand
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from headrace.schemas.errors import SettingsError
-from headrace.topics.names import ContractNames, control_topic, replies_topic
+from headrace.topics.names import ContractNames, ShadowNames, control_topic, replies_topic
 
 Partitioning = Literal["units", "exact", "at_least"]
 
@@ -130,6 +130,30 @@ def layout(
             small | safe | _deleted(retention_ms=kept.cancels_ms) | _append_time(),
         ),
         *_shared(names.prefix, replication, kept, large),
+    ]
+
+
+def shadow_layout(
+    names: ShadowNames,
+    *,
+    units: int,
+    replication: int,
+    retention: Retention | None = None,
+    max_record_bytes: int,
+) -> list[TopicLayout]:
+    """The topics of a version in the shadow of a contract that has so many units: its results and dead letters.
+
+    Its results are in no order that anybody builds on, so partitions may be added at any time. Raises as `layout`.
+    """
+    wanted = layout(
+        names,
+        partitions=units,
+        replication=replication,
+        retention=retention,
+        max_record_bytes=max_record_bytes,
+    )
+    return [
+        replace(each, partitioning="at_least") for each in wanted if each.name in (names.results, names.dead)
     ]
 
 

@@ -11,6 +11,7 @@ from headrace.schemas.messages import LANES, Lane
 
 # Kafka's own limit for a topic's name is 249 characters of [a-zA-Z0-9._-]; dots are our separators.
 MODEL_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+SHADOW_VERSION = re.compile(r"[A-Za-z0-9._-]{1,60}")
 
 
 def replies_topic(prefix: str) -> str:
@@ -82,3 +83,46 @@ class ContractNames:
     def transactional_id(self, slot: str) -> str:
         """`<group>.<slot>`: one for each worker."""
         return f"{self.group}.{slot}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowNames(ContractNames):
+    """Those of a version in the shadow of a contract: it reads the contract's requests and cancels, and no more.
+
+    Each version has topics of its own: what it has answered is known by its topic of results, and there another
+    version's answers would pass for its own.
+    """
+
+    version: str
+
+    def __post_init__(self) -> None:
+        ContractNames.__post_init__(self)
+        if not SHADOW_VERSION.fullmatch(self.version):
+            raise SettingsError(
+                f"version {self.version!r} cannot run as a shadow: 1 to 60 letters, digits, '.', '_' or '-' (it "
+                "becomes part of topic names)"
+            )
+
+    @classmethod
+    def of(cls, names: ContractNames, version: str) -> ShadowNames:
+        """Those of a version in the shadow of this contract. Raises SettingsError."""
+        return cls(names.prefix, names.model, names.contract, version)
+
+    @property
+    def group(self) -> str:
+        """`<contract>.shadow.<version>`: no plan has this name."""
+        return f"{self.base}.shadow.{self.version}"
+
+    @property
+    def results(self) -> str:
+        """The topic of the shadow's results."""
+        return f"{self.group}.results"
+
+    @property
+    def dead(self) -> str:
+        """The topic of the shadow's dead letters."""
+        return f"{self.group}.dead"
+
+    def transactional_id(self, slot: str) -> str:
+        """`<group>:<slot>`: no name of a contract's worker, nor of another version's, has a colon."""
+        return f"{self.group}:{slot}"

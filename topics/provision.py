@@ -19,8 +19,15 @@ from headrace.topics.changes import (
     Refuse,
     diff,
 )
-from headrace.topics.layout import DEFAULT_PARTITIONS, TopicLayout, default_replication, layout, with_configs
-from headrace.topics.names import ContractNames, control_topic, replies_topic
+from headrace.topics.layout import (
+    DEFAULT_PARTITIONS,
+    TopicLayout,
+    default_replication,
+    layout,
+    shadow_layout,
+    with_configs,
+)
+from headrace.topics.names import ContractNames, ShadowNames, control_topic, replies_topic
 
 if TYPE_CHECKING:
     from headrace.schemas.settings import Settings
@@ -51,7 +58,8 @@ class LayoutOptions:
 def compare(settings: Settings, names: ContractNames, options: LayoutOptions | None = None) -> list[Change]:
     """What it would take to bring the cluster in line with a contract's layout; changes nothing.
 
-    Raises SettingsError, BrokerNotFound, KafkaUnavailable, KafkaFailed.
+    Raises SettingsError, BrokerNotFound, KafkaUnavailable, KafkaFailed; TopicsError for a shadow of a contract that
+    has no topics.
     """
     with open_admin(settings, "reading the topics") as admin:
         return _compare(admin, settings, names, options or LayoutOptions())
@@ -82,13 +90,32 @@ def _reasons(refusals: Sequence[Refuse]) -> str:
 
 def _compare(admin: Any, settings: Settings, names: ContractNames, options: LayoutOptions) -> list[Change]:
     found = read_cluster(admin, names)
-    wanted = layout(
-        names,
-        partitions=options.partitions or units_found(found, names) or DEFAULT_PARTITIONS,
-        replication=options.replication or default_replication(found.brokers),
-        max_record_bytes=settings.max_record_bytes,
-    )
+    replication = options.replication or default_replication(found.brokers)
+    if isinstance(names, ShadowNames):
+        wanted = shadow_layout(
+            names,
+            units=units_of_contract(found, names),
+            replication=replication,
+            max_record_bytes=settings.max_record_bytes,
+        )
+    else:
+        wanted = layout(
+            names,
+            partitions=options.partitions or units_found(found, names) or DEFAULT_PARTITIONS,
+            replication=replication,
+            max_record_bytes=settings.max_record_bytes,
+        )
     return diff(with_configs(wanted, options.configs), found, accept_reorder=options.accept_reorder)
+
+
+def units_of_contract(found: ClusterState, names: ShadowNames) -> int:
+    """The number of units of the contract that a shadow reads. Raises TopicsError where it has no topics."""
+    units = [found.topics[each].partitions for each in names.request_topics if each in found.topics]
+    if not units:
+        raise TopicsError(
+            f"{names.base} has no topics that a shadow could read: create them first, with `headrace topics apply`"
+        )
+    return max(units)
 
 
 def units_found(found: ClusterState, names: ContractNames) -> int:

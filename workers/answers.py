@@ -132,6 +132,10 @@ class Answers:
 
     def duplicate(self, work: Work) -> Completion:
         """The completion of a request whose id was already asked for: its offset is done, nothing is published."""
+        return self.passed_over(work)
+
+    def passed_over(self, work: Work) -> Completion:
+        """The completion of a request that is another's to answer: its offset is done, nothing is published."""
         return Completion(
             source=work.source,
             offset=work.offset,

@@ -32,6 +32,7 @@ from headrace.workers.pump import Pump
 from headrace.workers.replying import ReplySender
 from headrace.workers.requests import Requests, room_of
 from headrace.workers.serving import Serving
+from headrace.workers.shadow import NoControl, Shadow, ShadowAnswers
 from headrace.workers.window_reader import Ids, WindowReader
 from headrace.workers.work import Completion, Work
 
@@ -56,6 +57,7 @@ class Serves:
     transaction: GuardedTransaction
     hook_methods: HookMethods | None
     enforcement: Enforcement | None  # of the package's own output schema
+    shadow: Shadow | None = None  # it serves beside others, and nobody hears of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ def assemble(
     Raises KafkaUnavailable, KafkaFailed.
     """
     settings, names, codec, package = serves.settings, serves.names, serves.codec, serves.package
-    answers = Answers(
+    shadow = serves.shadow
+    answers = (Answers if shadow is None else ShadowAnswers)(
         package=package,
         names=names,
         slot=serves.slot,
@@ -125,8 +128,7 @@ def assemble(
         failed=failed,
     )
     consumer = _consumer(serves, room)
-    control = ControlLink(settings, names.group, consumer.offer_plan)
-    control.serves(_serving_version(serves))
+    control = _control(serves, consumer)
     windows = WindowReader(settings, names, settings.dedupe_window, window_read)
     ledger = Ledger(
         commit_interval_s=settings.commit_interval_ms / 1000,
@@ -149,17 +151,28 @@ def assemble(
             windows=windows,
             end_transaction_of=OpenTransactions(settings, names).end,
             metadata_limit=metadata_limit,
+            in_shadow=shadow is not None,
         ),
         loop=LoopSide(call, requests),
         max_outstanding=2 * (room.sequences + room.queued_ahead) + MAX_POLL_RECORDS,
         drain_budget_s=settings.drain_budget_s,
         order_by_key=package.order == "key",
+        shadow=shadow,
     )
     canceller = CancelReader(
         settings, names, codec, lambda cancel, appended_ms: call(lambda: requests.cancel(cancel, appended_ms))
     )
     side: dict[str, SideReader] = {"cancels": canceller, "control": control, "windows": windows}
     return Parts(consumer, pump, requests, producer, replies, hooks, side)
+
+
+def _control(serves: Serves, consumer: RequestConsumer) -> ControlLink | NoControl:
+    """A shadow is in no plan, and what it serves is not to be found by those who ask."""
+    if serves.shadow is not None:
+        return NoControl()
+    control = ControlLink(serves.settings, serves.names.group, consumer.offer_plan)
+    control.serves(_serving_version(serves))
+    return control
 
 
 def _serving_version(serves: Serves) -> ServingVersion:

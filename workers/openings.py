@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.consumers.records import AnsweredId, CommitPoint, GroupMetadata, Poll, TopicPartition
-from headrace.consumers.starting import Acceptance, Park, where_to_start
+from headrace.consumers.starting import Acceptance, Park, where_a_shadow_starts, where_to_start
 from headrace.schemas import metrics
 from headrace.schemas.errors import KafkaUnavailable, UnreadableOffsets
 from headrace.topics.names import ContractNames
@@ -104,7 +104,10 @@ class Openings:
         windows: Windows,
         end_transaction_of: Callable[[str], Future[None]],
         metadata_limit: int,
+        in_shadow: bool = False,
     ) -> None:
+        """`in_shadow`: the group is a shadow's, for whose answers nobody waits."""
+        self._in_shadow = in_shadow
         self._source = source
         self._ledger = ledger
         self._names = names
@@ -246,7 +249,8 @@ class Openings:
         return self._ledger.has_window(unit)
 
     def _start(self, source: TopicPartition, found: _Found) -> None:
-        decision = where_to_start(
+        decide = where_a_shadow_starts if self._in_shadow else where_to_start
+        decision = decide(
             source,
             found.committed,
             beginning=found.beginning,

@@ -33,6 +33,7 @@ from headrace.workers.openings import Openings, RequestSource
 from headrace.workers.partitions import MAX_POLL_RECORDS, Partitions
 from headrace.workers.refusals import Refusals
 from headrace.workers.replying import ReplySender
+from headrace.workers.shadow import Shadow
 from headrace.workers.trials import Place, is_convicted
 from headrace.workers.work import Completion, EngineDied, HandedBack, WindowRead, Work
 
@@ -65,7 +66,9 @@ class Pump:
         max_outstanding: int,
         drain_budget_s: float = 60.0,
         order_by_key: bool = False,
+        shadow: Shadow | None = None,
     ) -> None:
+        self._shadow = shadow
         self._source = source
         self._drain_budget_s = drain_budget_s
         self._ledger = ledger
@@ -352,6 +355,12 @@ class Pump:
             if not self._ledger.polled(source, record.offset):
                 continue
             self._partitions.hold(source, work.size)
+            if self._shadow is not None:
+                taken = None if rejection else self._shadow.take(work)
+                if taken is None:
+                    self._take_completion(self._answers.passed_over(work))
+                    continue
+                work = taken
             answered = rejection or self._answer_to_duplicate(work)
             if answered is None and is_convicted(self._ledger.suspicion(source, record.offset)):
                 answered = self._convicted(work, "its workers vanished without a word")

@@ -27,7 +27,7 @@ from headrace.schemas.errors import (
 )
 from headrace.schemas.package import Package
 from headrace.schemas.settings import Settings
-from headrace.topics.names import ContractNames
+from headrace.topics.names import ContractNames, ShadowNames
 from headrace.workers.assembly import Serves, assemble
 from headrace.workers.engine import Engine
 from headrace.workers.hooks import HookMethods, load_hooks
@@ -35,6 +35,7 @@ from headrace.workers.left_behind import in_thread_left_behind
 from headrace.workers.pump import Pump
 from headrace.workers.requests import Requests
 from headrace.workers.serving import own_enforcement
+from headrace.workers.shadow import Shadow
 from headrace.workers.status_page import StatusPage
 
 log = logging.getLogger(__name__)
@@ -63,12 +64,15 @@ class Worker:
         engine: Engine,
         slot: str,
         result_schema: str | None = None,
+        shadow: Shadow | None = None,
     ) -> None:
         """`result_schema`: of the frozen contract, for results with columns; see `schemas/avro_form.py`."""
         self._settings = settings
         self._package = package
         self._engine = engine
-        self._identity = Identity(ContractNames(settings.prefix, package.model, package.contract), slot)
+        self._shadow = shadow
+        names = ContractNames(settings.prefix, package.model, package.contract)
+        self._identity = Identity(names if shadow is None else ShadowNames.of(names, package.version), slot)
         self._result_schema = result_schema
         self._stop = asyncio.Event()
         self.ready = asyncio.Event()  # the engine has answered a probe, and the worker is in its group
@@ -161,6 +165,7 @@ class Worker:
             transaction=transaction,
             hook_methods=self._hook_methods,
             enforcement=self._enforcement,
+            shadow=self._shadow,
         )
         parts = assemble(
             serves,

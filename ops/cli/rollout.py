@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.ops.cli import options
+from headrace.ops.cli.results import Since
 from headrace.schemas.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
     from types import FrameType
 
     from headrace.schemas.settings import Settings
@@ -34,7 +36,8 @@ contract = click.option(
     Examples:
       headrace rollout start movie-tagger --to 4 --steps 6,25,50,100 --hold 10m
       headrace rollout status movie-tagger --watch
-      headrace rollout rollback movie-tagger"""
+      headrace rollout rollback movie-tagger
+      headrace rollout compare movie-tagger --shadow 4"""
 )
 def rollout() -> None:
     """Move a contract's traffic to another version, step by step, and back.
@@ -325,3 +328,70 @@ def history(
             click.echo(json.dumps(told, ensure_ascii=False))
         else:
             click.echo(f"{id_}  {when(begun.at)}  by {begun.by}: to version {begun.to}, {stage_of(state)}")
+
+
+@rollout.command(
+    epilog="""\b
+    Examples:
+      headrace rollout compare movie-tagger --shadow 4
+      headrace rollout compare movie-tagger --shadow 4 --since 1d --examples 10
+      headrace rollout compare movie-tagger --shadow 4 --json | jq .fields"""
+)
+@model
+@click.option("--shadow", required=True, metavar="VERSION", help="The version that runs as a shadow.")
+@click.option(
+    "--since",
+    type=Since(),
+    default="1h",
+    show_default=True,
+    help="Answers of the shadow from then on: 90s, 10m, 2h, 7d ago, or a time.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=20_000,
+    show_default=True,
+    help="Answers that are held at a time, the newest: some kB of memory each.",
+)
+@click.option(
+    "--examples",
+    type=click.IntRange(0, 100),
+    default=3,
+    show_default=True,
+    help="Disagreements shown of each field.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@contract
+@options.bootstrap_servers
+@options.prefix
+def compare(
+    model: str,
+    shadow: str,
+    since: datetime,
+    limit: int,
+    examples: int,
+    as_json: bool,
+    contract: int | None,
+    bootstrap_servers: str | None,
+    prefix: str | None,
+) -> None:
+    """Put what a shadow has answered beside what callers got: validity, latency, tokens, agreement by field.
+
+    Only requests that both have answered are counted. Latency is that of generating, without waiting. An array is
+    one field, equal where all of it is. Exits with 1 where the version has never run as a shadow.
+    """
+    from headrace.ops.cli.comparison_rows import show
+    from headrace.ops.rollouts.comparing import Comparison
+    from headrace.ops.rollouts.pairing import Pairing
+    from headrace.topics.names import ShadowNames
+
+    settings = _settings(bootstrap_servers, prefix)
+    names = _names(settings, model, contract)
+    comparison = Comparison(settings, names, ShadowNames.of(names, shadow), Pairing(limit, examples))
+    comparison.read(since)
+    if as_json:
+        about = {"model": names.model, "contract": names.contract, "version": shadow}
+        told = {**about, **comparison.pairing.as_json(), "unreadable": comparison.unreadable}
+        click.echo(json.dumps(told, ensure_ascii=False))
+    else:
+        show(comparison.pairing, comparison.unreadable)

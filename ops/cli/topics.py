@@ -14,7 +14,7 @@ from headrace.schemas.errors import HeadraceError, UsageError
 from headrace.schemas.settings import Settings
 from headrace.topics.changes import AddPartitions, AlterConfig, Change, Create, Refuse, Same, differs
 from headrace.topics.layout import DEFAULT_PARTITIONS
-from headrace.topics.names import ContractNames
+from headrace.topics.names import ContractNames, ShadowNames
 from headrace.topics.provision import LayoutOptions, bring_in_line, compare
 
 if TYPE_CHECKING:
@@ -55,6 +55,11 @@ def _of_a_contract(command: Command) -> Command:
         ),
         click.option("--model", help="The model's name, where there is no --package."),
         click.option("--contract", type=click.IntRange(1), help="The contract's number, with --model."),
+        click.option(
+            "--shadow",
+            is_flag=True,
+            help="Only the topics of the package's version as a shadow: its results and dead letters.",
+        ),
         click.option(
             "--partitions",
             type=click.IntRange(1, 10_000),
@@ -97,7 +102,8 @@ def _of_a_contract(command: Command) -> Command:
     epilog="""\b
     Examples:
       headrace topics apply --package movie-tagger
-      headrace topics apply --model movie-tagger --contract 1 --partitions 32 --json"""
+      headrace topics apply --model movie-tagger --contract 1 --partitions 32 --json
+      headrace topics apply --package movie-tagger-4 --shadow"""
 )
 @_of_a_contract
 def apply(bootstrap_servers: str | None, prefix: str | None, as_json: bool, **given: Any) -> None:
@@ -134,15 +140,27 @@ def diff(bootstrap_servers: str | None, prefix: str | None, as_json: bool, **giv
 
 
 def _names(
-    settings: Settings, *, package: Path | None, model: str | None, contract: int | None, **_: Any
+    settings: Settings,
+    *,
+    package: Path | None,
+    model: str | None,
+    contract: int | None,
+    shadow: bool,
+    partitions: int | None,
+    **_: Any,
 ) -> ContractNames:
+    if shadow and package is None:
+        raise UsageError("--shadow needs --package DIR: the version whose results it is about")
+    if shadow and partitions is not None:
+        raise UsageError("--shadow goes without --partitions: there are as many as the contract has units")
     if package is not None:
         if model is not None or contract is not None:
             raise UsageError("give --package, or --model and --contract, not both")
         from headrace.schemas.package import load_package
 
         loaded = load_package(package)
-        return ContractNames(settings.prefix, loaded.model, loaded.contract)
+        names = ContractNames(settings.prefix, loaded.model, loaded.contract)
+        return ShadowNames.of(names, loaded.version) if shadow else names
     if model is None or contract is None:
         raise UsageError("whose topics? Give --package DIR, or --model NAME and --contract NUMBER")
     return ContractNames(settings.prefix, model, contract)

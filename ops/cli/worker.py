@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.ops.cli import options
+from headrace.ops.cli.percents import Percent
 
 if TYPE_CHECKING:
     from headrace.ops.running import EngineKind
 
+DEFAULT_SAMPLE = 0.1  # of a shadow
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -32,7 +34,8 @@ def worker() -> None:
 @worker.command(
     epilog="""\b
     Example:
-      headrace worker run --package examples/movie-tagger --engine simulated --slot worker-1"""
+      headrace worker run --package examples/movie-tagger --engine simulated --slot worker-1
+      headrace worker run --package movie-tagger-4 --shadow --sample 5%"""
 )
 @options.package
 @options.engine
@@ -52,6 +55,14 @@ def worker() -> None:
 )
 @options.metrics_port
 @click.option(
+    "--shadow",
+    is_flag=True,
+    help="Serve beside the version that answers: for `headrace rollout compare`, and nobody else.",
+)
+@click.option(
+    "--sample", type=Percent(), help="With --shadow: the part of the requests that is served. Default: 10%."
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -68,6 +79,8 @@ def run(
     max_in_flight: int | None,
     drain_budget_s: int | None,
     metrics_port: int | None,
+    shadow: bool,
+    sample: float | None,
     log_level: str,
 ) -> None:
     """Serve one model package until SIGTERM.
@@ -81,10 +94,12 @@ def run(
     engines is found.
     """
     from headrace.ops.running import run_worker, with_weights
-    from headrace.schemas.errors import BrokerNotFound
+    from headrace.schemas.errors import BrokerNotFound, UsageError
     from headrace.schemas.package import load_package
     from headrace.schemas.settings import Settings
 
+    if sample is not None and not shadow:
+        raise UsageError("--sample goes with --shadow: what answers callers takes every request")
     settings = Settings.from_environment(
         slot=slot,
         bootstrap_servers=bootstrap_servers,
@@ -98,4 +113,9 @@ def run(
             "no brokers: set HEADRACE_BOOTSTRAP_SERVERS or --bootstrap-servers (headrace broker start runs one)"
         )
     log_to_stderr(log_level)
-    run_worker(settings, with_weights(load_package(package_dir), weights), engine)
+    run_worker(
+        settings,
+        with_weights(load_package(package_dir), weights),
+        engine,
+        shadow_share=(sample or DEFAULT_SAMPLE) if shadow else None,
+    )
