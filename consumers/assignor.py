@@ -87,6 +87,9 @@ class UnitAssignor(AbstractPartitionAssignor):
         self._rejoined_for_incarnation = False
         self._leads = False  # it has assigned in the round under way, or else in the last
         self._look_again_at: float | None = None
+        self._without_members: frozenset[str] = (
+            frozenset()
+        )  # planned versions that no member serves, as was said
 
     # --- what this member has ---
 
@@ -256,6 +259,7 @@ class UnitAssignor(AbstractPartitionAssignor):
         self._leads = True
         self._look_again_at = None if settled else self._clock() + LOOK_AGAIN_S
         plan, format_ = newest_plan(claims), lowest_offset_format(claims)
+        self._say_who_is_missing(plan, claims)
         return {
             member.id: ConsumerProtocolAssignment(
                 PROTOCOL_VERSION,
@@ -275,6 +279,18 @@ class UnitAssignor(AbstractPartitionAssignor):
             )
             for member in told.values()
         }
+
+    def _say_who_is_missing(self, plan: Plan | None, claims: Mapping[str, Claim]) -> None:
+        """The leader's word on planned versions whose share goes to the others; once, until it changes."""
+        planned = (
+            {version for version, weight in plan.shares.items() if weight} if plan is not None else set[str]()
+        )
+        missing = frozenset(planned - {claim.version for claim in claims.values() if not claim.leaving})
+        for version in sorted(missing - self._without_members):
+            logger.warning("version %s is planned and has no member: its share goes to the others", version)
+        for version in sorted(self._without_members - missing):
+            logger.warning("version %s has a member again, or no share any more", version)
+        self._without_members = missing
 
 
 def _member(joining: Any) -> _Member:

@@ -26,6 +26,8 @@ from headrace.topics.names import ContractNames
 
 MODEL = "tagger"
 ALWAYS_FAILS = json.dumps([{"kind": "error"}])
+HANGS = json.dumps([{"kind": "hang"}])
+DIES = json.dumps([{"kind": "vanish"}])
 PACE_S = 0.02  # between two requests
 
 
@@ -220,6 +222,37 @@ def ask_again(stage: Stage, ids: list[str]) -> None:
     assert code == 0, said
     assert f"{len(ids):,} of them left out: they were superseded already" in said
     assert "\n0 asked again" in said
+
+
+def test_a_version_that_is_asked_and_answers_nothing_is_taken_back(two_versions: Stage) -> None:
+    two_versions.start("4", "mute", HEADRACE_SIMULATED_FAILURES=HANGS, HEADRACE_DRAIN_BUDGET_S="1")
+    code, said = two_versions.said("start", MODEL, "--to", "4", "--steps", "25,100", "--hold", "60s")
+    assert code == 1, said
+    assert re.search(r"version 4 is asked and has answered nothing for (15|16|17|18|19) s", said), said
+    wait_until(lambda: units(two_versions.workers[0]) == PARTITIONS, 60, "version 3 to have all units again")
+    assert set(two_versions.check_all_answered()) == {"3"}, "what it was given is answered by the other"
+
+
+@pytest.mark.soak  # it dies again and again, each time for a session's length
+def test_a_version_whose_workers_die_of_every_request_is_taken_back(two_versions: Stage) -> None:
+    worker = two_versions.start("4", "dying", HEADRACE_SIMULATED_FAILURES=DIES)
+    rollout = two_versions.headrace("start", MODEL, "--to", "4", "--steps", "25,100", "--hold", "60s")
+
+    def ended() -> bool:
+        """Restart it as whatever keeps workers running does."""
+        nonlocal worker
+        if worker.process.poll() is not None:
+            worker = two_versions.start("4", "dying", HEADRACE_SIMULATED_FAILURES=DIES)
+        return rollout.poll() is not None
+
+    wait_until(ended, 120, "the rollout to end")
+    said, _ = rollout.communicate()
+    assert rollout.returncode == 1, said
+    assert "answered nothing for" in said
+    worker.kill()
+    wait_until(lambda: units(two_versions.workers[0]) == PARTITIONS, 60, "version 3 to have all units again")
+    two_versions.stop_sending()
+    two_versions.seen.wait_for(*two_versions.sent)
 
 
 def test_another_controller_goes_on_where_a_killed_one_stood(two_versions: Stage) -> None:

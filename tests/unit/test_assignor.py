@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -396,3 +397,18 @@ def test_an_assignment_made_for_a_predecessor_makes_the_member_join_once_more_an
     assert not member.take_rejoin_wish()
     member.on_assignment(assignment, 3)
     assert not member.take_rejoin_wish()
+
+
+def test_the_leader_says_which_planned_version_nobody_serves_and_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    old, new = assignor("slot-a", version="3"), assignor("slot-b", version="4")
+    cluster = Cluster(interactive=4, standard=4)
+    old.offer_plan(Plan(7, "r", {"3": 75, "4": 25, "2": 0}))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            old.assign(cluster, [joining(old, "a")])
+    assert caplog.messages == ["version 4 is planned and has no member: its share goes to the others"]
+    caplog.clear()
+    old.assign(cluster, [joining(old, "a"), joining(new, "b")])
+    assert caplog.messages == ["version 4 has a member again, or no share any more"]
