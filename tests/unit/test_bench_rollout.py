@@ -75,7 +75,7 @@ def test_a_drain_whose_end_is_not_in_the_log_is_not_taken_off() -> None:
 def test_a_unit_that_stays_and_falls_silent_misses_the_goal() -> None:
     answered = [each for each in a_step() if each.unit == 0 or not 100 < each.at <= 101.5]
     figures = step_of(answered)
-    assert figures.throughput_ratio == pytest.approx(0.4)
+    assert figures.throughput_ratio == pytest.approx(0.625)
     assert step_goals(figures)["the others' throughput at least 0.9 of before"] is False
 
 
