@@ -38,6 +38,10 @@ def test_every_ok_is_accepted_by_its_schema_and_most_schemas_have_one(
     report: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     print(json.dumps(report, indent=1))
     assert (report["wrong"], report["doubted"], report["leaked"]) == ([], [], [])
+    # A grammar may end too early, or at llguidance's limits: seldom, and never as anything but that.
+    failed = report["statuses"].pop("failed", 0)
+    assert failed == report["codes"].get("constraint_error", 0)
+    assert failed <= 0.002 * report["generations"]
     assert report["statuses"].keys() <= {"ok", "invalid_output", "truncated"}
     assert report["generations"] == 10 * report["schemas"]
     assert report["with_an_ok"] >= 0.8 * report["schemas"], report["without_an_ok"]
