@@ -37,7 +37,10 @@ from headrace.schemas.settings import Settings
 TRANSACTION_TIMEOUT_MS = 3_000
 
 # kafka-python drops a connection whose broker does not answer without closing its socket: here the proxy holds it open.
-pytestmark = [pytest.mark.kafka, pytest.mark.filterwarnings(r"ignore:unclosed <socket\.socket:ResourceWarning")]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.filterwarnings(r"ignore:unclosed <socket\.socket:ResourceWarning"),
+]
 
 
 @pytest.fixture(scope="module")
