@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -269,6 +270,24 @@ def test_another_controller_goes_on_where_a_killed_one_stood(two_versions: Stage
         said, _ = second.communicate(timeout=30)
     assert second.returncode == 0, said
     assert two_versions.status()["rollout"]["stage"].startswith("finished"), said
+    two_versions.check_all_answered()
+
+
+@pytest.mark.soak
+def test_a_controller_that_was_frozen_writes_nothing_once_another_decides(two_versions: Stage) -> None:
+    two_versions.start("4", "new").wait_ready(60)
+    frozen = two_versions.headrace("start", MODEL, "--to", "4", "--steps", "50,100", "--hold", "8s")
+    wait_until(two_versions.is_holding, 90, "the first step to be held")
+    frozen.send_signal(signal.SIGSTOP)
+    second = two_versions.headrace("controller")
+    wait_until(lambda: not two_versions.is_open(), 90, "the rollout to end")
+    ended = two_versions.rollout()
+    frozen.send_signal(signal.SIGCONT)
+    said, _ = frozen.communicate(timeout=60)
+    assert frozen.returncode == 0, said
+    second.terminate()
+    second.communicate(timeout=30)
+    assert two_versions.rollout() == ended, "what the second one wrote is the last word"
     two_versions.check_all_answered()
 
 
