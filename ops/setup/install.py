@@ -46,7 +46,7 @@ class LockedSet:
 
 SETS = {
     "light": LockedSet(
-        "light", "the client, the command line and the simulated engine", "about 20 s, 0.2 GB"
+        "light", "the client, the command line and the simulated engine", "about 25 s, 0.4 GB"
     ),
     "engine-cpu": LockedSet("engine-cpu", "vLLM for CPUs and the demo's model", "2 to 4 minutes, 2.5 GB"),
     "dev": LockedSet("dev", "tests and checks", "about 20 s, 0.4 GB"),

@@ -45,7 +45,7 @@ def roots(pyproject: Mapping[str, Any]) -> dict[str, list[Requirement]]:
     project = pyproject["project"]
     extras = project["optional-dependencies"]
     light = [*project["dependencies"], *extras["broker"], *extras["simulated"], *extras["http"]]
-    light += extras["demo-call"]
+    light += [*extras["backfill"], *extras["demo-call"]]
     asked = {
         "light": [*pyproject["build-system"]["requires"], *light],
         "engine-cpu": [*extras["worker-cpu"], *extras["demo"]],

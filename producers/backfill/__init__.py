@@ -1,0 +1,1 @@
+"""Backfill: a table in, the same table enriched out, whatever happens meanwhile."""
