@@ -9,6 +9,7 @@ Compacted, one partition, JSON, so that any console consumer shows it. A record'
     retired/...                     see `consumers/retirements.py`
     serving/...                     see `consumers/catalogue.py`
     rollout/..., plan/..., ...      see `consumers/rollouts.py`
+    backfill/..., backfill-order/...  see `consumers/backfill_jobs.py`
 
 Kinds that this release does not know are passed over: a later one may have written them.
 """

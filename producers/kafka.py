@@ -45,12 +45,15 @@ CLOSE_TIMEOUT_S = 10.0
 class PlainProducer:
     """An idempotent producer without transactions: for replies, and for clients. From any thread."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Connect. Raises KafkaUnavailable, KafkaFailed."""
+    def __init__(self, settings: Settings, *, linger_ms: int = 0) -> None:
+        """Connect. Raises KafkaUnavailable, KafkaFailed.
+
+        `linger_ms`: how long a record may wait for others to its partition. 0 where somebody waits for each: under load
+        batches fill up all the same, while others are on their way.
+        """
         self._settings = settings
         try:
-            # Somebody waits for each of these. Under load batches fill up all the same, while others are on their way.
-            self._producer: Any = start_producer(settings, linger_ms=0)
+            self._producer: Any = start_producer(settings, linger_ms=linger_ms)
             outlive_refusals(self._producer)
         except kafka_errors.KafkaError as error:
             raise translate(error, "connecting a producer") from error
