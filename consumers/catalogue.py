@@ -2,7 +2,9 @@
 
     serving/<model>/<number>/<version>   {"engine", "max_model_len": tokens or null, "output": whether the contract
                                           has an output schema of its own, "reasoning", "tools": whether its model may
-                                          call some by itself, "at": ms since the epoch}
+                                          call some by itself, "schemas": {"variables", "output": the contract's two
+                                          JSON Schemas as the version's package has them, or null} or null where they
+                                          are too large or an earlier release wrote, "at": ms since the epoch}
 
 A worker writes its version's record when it gets ready. It stays when the worker ends: it says what the version
 is, not that somebody serves it just now.
@@ -11,26 +13,33 @@ is, not that somebody serves it just now.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headrace.consumers.contracts import ContractId, ContractRecords, contract_id
-from headrace.consumers.control import ControlFollower
+from headrace.consumers.control import ControlFollower, read_into
+from headrace.schemas.contract import Contract
 from headrace.schemas.errors import UsageError
+from headrace.schemas.messages import JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.consumers.records import Record
     from headrace.schemas.settings import Settings
 
 SERVING = "serving"
+MAX_SCHEMAS_BYTES = 256 * 1024  # of both together: everybody who follows the control topic reads them
 
 
 @dataclass(frozen=True, slots=True)
 class ServingVersion:
-    """A version of a contract as a worker serves it. `max_model_len` in tokens, prompt and output together."""
+    """A version of a contract as a worker serves it. `max_model_len` in tokens, prompt and output together.
+
+    `speaks` is the contract as the version's package says it; None where the record does not have it.
+    """
 
     model: str
     number: int
@@ -41,6 +50,7 @@ class ServingVersion:
     reasons: bool
     at_ms: int
     calls_tools: bool = False  # by itself: its package has a tool parser
+    speaks: Contract | None = field(default=None, hash=False)
 
     @property
     def contract(self) -> ContractId:
@@ -48,14 +58,22 @@ class ServingVersion:
         return self.model, self.number
 
 
-class _Serving(BaseModel):
+class _Written(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
+
+class _Schemas(_Written):
+    variables: JsonObject | bool | None
+    output: JsonObject | bool | None
+
+
+class _Serving(_Written):
     engine: str
     max_model_len: int | None = None
     output: bool
     reasoning: bool = False
     tools: bool = False
+    schemas: _Schemas | None = None
     at: int
 
 
@@ -72,9 +90,18 @@ def serving_value(serving: ServingVersion) -> bytes:
         "output": serving.has_output,
         "reasoning": serving.reasons,
         "tools": serving.calls_tools,
+        "schemas": _schemas(serving.speaks),
         "at": serving.at_ms,
     }
     return json.dumps(written).encode()
+
+
+def _schemas(contract: Contract | None) -> JsonObject | None:
+    """Both schemas, their order kept; None where they are too large."""
+    if contract is None:
+        return None
+    schemas: JsonObject = {"variables": contract.variables, "output": contract.output}
+    return schemas if len(json.dumps(schemas)) <= MAX_SCHEMAS_BYTES else None
 
 
 class CatalogueRecords:
@@ -103,14 +130,28 @@ class CatalogueRecords:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             return f"{'.'.join(map(str, first['loc'])) or 'its value'}: {first['msg']}"
+        speaks = None if read.schemas is None else Contract(*of, read.schemas.variables, read.schemas.output)
         self.versions.setdefault(of, {})[version] = ServingVersion(
-            *of, version, read.engine, read.max_model_len, read.output, read.reasoning, read.at, read.tools
+            *of,
+            version,
+            read.engine,
+            read.max_model_len,
+            read.output,
+            read.reasoning,
+            read.at,
+            read.tools,
+            speaks,
         )
         return None
 
     def latest(self, of: ContractId) -> ServingVersion | None:
         """The version of a contract that a worker was ready with last."""
         return max(self.versions.get(of, {}).values(), key=lambda each: each.at_ms, default=None)
+
+    def spoken(self, of: ContractId) -> Contract | None:
+        """A contract as the version says it that a worker was ready with last, of those whose records say it."""
+        saying = [each for each in self.versions.get(of, {}).values() if each.speaks is not None]
+        return max(saying, key=lambda each: each.at_ms).speaks if saying else None
 
     @property
     def known(self) -> list[ContractId]:
@@ -124,3 +165,17 @@ class Catalogue(ControlFollower[CatalogueRecords]):
 
     def __init__(self, settings: Settings, changed: Callable[[], None] | None = None) -> None:
         super().__init__(settings, CatalogueRecords, changed)
+
+
+def read_catalogue(settings: Settings) -> CatalogueRecords:
+    """What the control topic says now of what can be asked.
+
+    Raises TopicsError where the topic does not exist, KafkaUnavailable, KafkaFailed, BrokerNotFound.
+    """
+    records = CatalogueRecords()
+
+    def take(record: Record) -> None:
+        records.take(record.key, record.value, record.offset)
+
+    read_into(settings, take)
+    return records

@@ -13,6 +13,7 @@ from headrace.consumers.catalogue import ServingVersion
 from headrace.consumers.kafka import RequestConsumer
 from headrace.producers.kafka import GuardedTransaction, PlainProducer
 from headrace.schemas.codec import Codec
+from headrace.schemas.contract import Contract
 from headrace.schemas.enforcement import Enforcement
 from headrace.schemas.package import Package
 from headrace.schemas.settings import Settings
@@ -187,6 +188,7 @@ def _serving_version(serves: Serves) -> ServingVersion:
         package.reasoning_parser is not None,
         int(time.time() * 1000),
         package.tool_parser is not None,
+        Contract.of(package),
     )
 
 

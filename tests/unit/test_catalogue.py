@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from headrace.consumers.catalogue import CatalogueRecords, ServingVersion, serving_key, serving_value
+from headrace.consumers.catalogue import (
+    MAX_SCHEMAS_BYTES,
+    CatalogueRecords,
+    ServingVersion,
+    serving_key,
+    serving_value,
+)
 from headrace.consumers.contracts import Alias, alias_key, alias_value
+from headrace.schemas.contract import Contract
 
 ONE = ServingVersion("tagger", 1, "2026/a", "vllm", 2048, True, False, 1_000)
 LATER = ServingVersion("tagger", 1, "2", "vllm", 4096, True, False, 2_000, calls_tools=True)
@@ -70,3 +78,30 @@ def test_fields_that_a_later_release_has_added_are_passed_over() -> None:
     value = json.dumps(json.loads(serving_value(ONE)) | {"gpus": 8}).encode()
     assert found.take(serving_key(ONE), value) is None
     assert found.latest(("tagger", 1)) is not None
+
+
+CONTRACT = Contract("tagger", 1, {"properties": {"title": {}, "a": {}}}, {"type": "object"})
+
+
+def test_a_version_says_the_contract_as_its_package_has_it_its_order_kept() -> None:
+    found = records(replace(ONE, speaks=CONTRACT), LATER)
+    spoken = found.spoken(("tagger", 1))
+    assert spoken is not None
+    assert spoken == CONTRACT
+    assert json.dumps(spoken.variables) == json.dumps(CONTRACT.variables)
+    assert found.spoken(("tagger", 2)) is None
+
+
+def test_schemas_that_are_very_large_are_left_out_of_the_record() -> None:
+    large = replace(CONTRACT, output={"enum": ["x" * MAX_SCHEMAS_BYTES]})
+    found = records(replace(ONE, speaks=large))
+    assert found.latest(("tagger", 1)) == ONE
+    assert found.spoken(("tagger", 1)) is None
+
+
+def test_a_version_that_an_earlier_release_wrote_says_no_contract() -> None:
+    found = CatalogueRecords()
+    written = json.loads(serving_value(replace(ONE, speaks=CONTRACT)))
+    del written["schemas"]
+    assert found.take(serving_key(ONE), json.dumps(written).encode()) is None
+    assert found.latest(("tagger", 1)) == ONE
