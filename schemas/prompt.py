@@ -28,6 +28,7 @@ from headrace.schemas.errors import (
     TemplateFailed,
     UnknownField,
     UnsupportedField,
+    UsageError,
 )
 from headrace.schemas.messages import ChatMessage, JsonObject, OutputConstraint, Request, Sampling
 from headrace.schemas.output_schema import OutputCheck, OutputSchema
@@ -104,7 +105,7 @@ class PromptTemplate:
                 known = ", ".join(sorted(self.known)) or "none"
                 raise UnknownField(f"the template has no variable {name!r}; it has {known}", path=_path(name))
         if self.input_schema is not None:
-            _check_input(self.input_schema, variables)
+            check_variables(self.input_schema, variables)
             return
         for name in sorted(self.variables):
             if name not in variables:
@@ -113,25 +114,10 @@ class PromptTemplate:
                 raise InvalidField(f"the variable {name!r} must be a string", path=_path(name))
 
     def _rendered(self, template: jinja2.Template, variables: JsonObject, budget: int) -> str:
-        chunks: list[str] = []
         try:
-            for chunk in template.generate({**variables, _STEPS: _Steps()}):
-                budget -= len(chunk)
-                if budget < 0:
-                    raise TemplateFailed(
-                        f"the prompt would have more than {MAX_PROMPT_CHARACTERS:,} characters",
-                        path="/variables",
-                    )
-                chunks.append(chunk)
-        except TemplateFailed:
-            raise
+            text = _generated(template, variables, budget, "/variables")
         except jinja2.UndefinedError as error:
             raise self._undefined(error, variables) from None
-        except Exception as error:  # noqa: BLE001 - a template may raise anything, and the request is at fault
-            raise TemplateFailed(
-                f"the template failed: {type(error).__name__}: {str(error)[:300]}", path="/variables"
-            ) from None
-        text = "".join(chunks)
         if not text.strip():
             raise TemplateFailed("the template gave an empty prompt", path="/variables")
         return text
@@ -142,6 +128,31 @@ class PromptTemplate:
             if f"'{name}' is undefined" in message:
                 return MissingVariable(f"the template needs the variable {name!r}", path=_path(name))
         return TemplateFailed(f"the template failed: {message[:300]}", path="/variables")
+
+
+class RowTemplate:
+    """A template of one text over the columns of a table's row, under the bounds of a package's.
+
+    `names` are those that it uses; `row_columns` the columns that it takes from `row` by their names. Printing a null
+    fails: a prompt that says `None` is nobody's wish.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Raises UsageError, with the template's line, for a text that is not Jinja2."""
+        try:
+            self._template, self.names = _compiled(text, _ROW_ENVIRONMENT)
+            self.row_columns = frozenset(_row_columns(_ROW_ENVIRONMENT.parse(text)))
+        except jinja2.TemplateError as error:
+            line = getattr(error, "lineno", None) or 1
+            raise UsageError(f"the template is not Jinja2: {error.message} (line {line} of it)") from None
+
+    def render(self, values: JsonObject, path: str) -> str:
+        """Its text for these values. Raises TemplateFailed with `path`, a JSON pointer into the request."""
+        try:
+            return _generated(self._template, values, MAX_PROMPT_CHARACTERS, path)
+        except jinja2.UndefinedError as error:
+            message = error.message or "a name is undefined"
+            raise TemplateFailed(f"the template failed: {message[:300]}", path=path) from None
 
 
 def prompt_of(request: Request, package: Package) -> RenderedPrompt:
@@ -259,7 +270,8 @@ def _properties(schema: OutputSchema | None) -> frozenset[str]:
     return frozenset(cast("JsonObject", properties)) if isinstance(properties, dict) else frozenset()
 
 
-def _check_input(schema: OutputSchema, variables: JsonObject) -> None:
+def check_variables(schema: OutputSchema, variables: JsonObject) -> None:
+    """Raises MissingVariable and InvalidField, the path into the request, for variables that `schema` refuses."""
     required = schema.schema.get("required") if isinstance(schema.schema, dict) else None
     for name in cast("list[str]", required) if isinstance(required, list) else ():
         if name not in variables:
@@ -309,10 +321,12 @@ class _Steps:
 
     def __init__(self) -> None:
         self._left = MAX_STEPS
-        self._started = time.thread_time()
+        self._started: float | None = None  # most templates take no step, and the clock is a system call
 
     def take(self) -> None:
         """One more. Raises OverflowError beyond the bounds."""
+        if self._started is None:
+            self._started = time.thread_time()
         self._left -= 1
         if self._left < 0:
             raise OverflowError(f"more than {MAX_STEPS:,} turns of loops and calls")
@@ -366,16 +380,19 @@ def _environment() -> _Environment:
     return environment
 
 
+def _no_null(value: Any) -> Any:
+    if value is None:
+        raise ValueError("it prints a null: say what then, as in {{ name or 'unknown' }}")
+    return value
+
+
 _ENVIRONMENT = _environment()
+_ROW_ENVIRONMENT = _ENVIRONMENT.overlay(finalize=_no_null)
 
 
 def _compile(source: TemplateSource) -> tuple[jinja2.Template, frozenset[str]]:
     try:
-        parsed = _ENVIRONMENT.parse(source.text)
-        names = jinja2.meta.find_undeclared_variables(parsed)
-        for loop in parsed.find_all(nodes.For):
-            loop.iter = nodes.Filter(loop.iter, _STEPS, [], [], None, None, lineno=loop.lineno)
-        template = _ENVIRONMENT.from_string(parsed)
+        return _compiled(source.text, _ENVIRONMENT)
     except jinja2.TemplateError as error:
         line = getattr(error, "lineno", None) or 1
         raise PackageError(
@@ -384,4 +401,46 @@ def _compile(source: TemplateSource) -> tuple[jinja2.Template, frozenset[str]]:
             line=line if source.line is None else source.line + line - 1,
             key=source.key,
         ) from None
-    return template, frozenset(names - _ENVIRONMENT.globals.keys())
+
+
+def _compiled(text: str, environment: jinja2.Environment) -> tuple[jinja2.Template, frozenset[str]]:
+    """The template, its loops counted, and the names that it uses. Raises jinja2.TemplateError."""
+    parsed = environment.parse(text)
+    names = jinja2.meta.find_undeclared_variables(parsed)
+    for loop in parsed.find_all(nodes.For):
+        loop.iter = nodes.Filter(loop.iter, _STEPS, [], [], None, None, lineno=loop.lineno)
+    return environment.from_string(parsed), frozenset(names - environment.globals.keys())
+
+
+def _row_columns(parsed: nodes.Template) -> Iterator[str]:
+    """`Title` of `row.Title` and `row['Title']`; not the methods of an object, as in `row.items()`."""
+    for place in parsed.find_all((nodes.Getattr, nodes.Getitem)):
+        if not (isinstance(place.node, nodes.Name) and place.node.name == "row"):
+            continue
+        match place:
+            case nodes.Getattr(attr=str(name)) if not hasattr(dict, name):
+                yield name
+            case nodes.Getitem(arg=nodes.Const(value=str(name))):
+                yield name
+            case _:
+                pass
+
+
+def _generated(template: jinja2.Template, values: JsonObject, budget: int, path: str) -> str:
+    """The text of at most `budget` characters. Raises jinja2.UndefinedError and TemplateFailed with `path`."""
+    chunks: list[str] = []
+    try:
+        for chunk in template.generate({**values, _STEPS: _Steps()}):
+            budget -= len(chunk)
+            if budget < 0:
+                raise TemplateFailed(
+                    f"the prompt would have more than {MAX_PROMPT_CHARACTERS:,} characters", path=path
+                )
+            chunks.append(chunk)
+    except (TemplateFailed, jinja2.UndefinedError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a template may raise anything, and the request is at fault
+        raise TemplateFailed(
+            f"the template failed: {type(error).__name__}: {str(error)[:300]}", path=path
+        ) from None
+    return "".join(chunks)
