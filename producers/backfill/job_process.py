@@ -1,0 +1,315 @@
+"""A job from its file to its output, in one process: what is there is looked at, the rest done, the end put down."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from headrace.consumers.backfill_jobs import JobId
+from headrace.consumers.lane_progress import LaneWatcher
+from headrace.producers.backfill.answer_index import AnswerIndex
+from headrace.producers.backfill.asking import RowAsker
+from headrace.producers.backfill.failures import JobCancelled
+from headrace.producers.backfill.job_files import JobFiles
+from headrace.producers.backfill.known_answers import fill_from_earlier_job, fill_from_parts
+from headrace.producers.backfill.locations import without_secrets
+from headrace.producers.backfill.manifest import manifest_of
+from headrace.producers.backfill.orders import OrdersLink
+from headrace.producers.backfill.output_parts import TableOutput, lay_out_again
+from headrace.producers.backfill.preparing import PreparedJob, prepare
+from headrace.producers.backfill.progress import JobView
+from headrace.producers.backfill.results_feed import ResultsFeed, end_of_results
+from headrace.producers.backfill.rounds import Redo, begin_again, rows_to_redo
+from headrace.producers.backfill.row_ids import new_job_id
+from headrace.producers.backfill.run import End, JobRun, Limits, Parts
+from headrace.producers.backfill.state import JobState, check_same_job
+from headrace.producers.backfill.wire import KafkaWire
+from headrace.schemas.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.producers.backfill.job import JobSpec
+    from headrace.schemas.messages import JsonObject
+    from headrace.schemas.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Tellers:
+    """How a job speaks while it works. `say` is of sentences, `look` of the job's state twice a second; `reading` has
+    bytes of the input and `joining` rows of the output."""
+
+    say: Callable[[str], None] = lambda _: None
+    look: Callable[[JobView], None] = lambda _: None
+    reading: Callable[[int, int | None], None] = lambda _read, _of: None
+    joining: Callable[[int], None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a job has ended here. `error`: why before its end. `nothing_to_do`: it had ended before."""
+
+    state: JobState
+    files: JobFiles
+    view: JobView | None = None
+    error: HeadraceError | None = None
+    nothing_to_do: bool = False
+
+
+@dataclass(slots=True)
+class JobProcess:
+    """One job. `open` it, `run` it, `close` it; `stop` may come from anywhere."""
+
+    settings: Settings
+    spec: JobSpec
+    tell: Tellers = field(default_factory=Tellers)
+    anew: bool = False
+    redo: Redo | None = None
+    _run: JobRun | None = None
+    _stopped: str | None = None
+
+    def stop(self, why: str) -> None:
+        """Stop soon; what is on its way is found by the next run."""
+        self._stopped = why
+        if self._run is not None:
+            self._run.stop(why)
+
+    def run(self, feeds: Feeds | None = None) -> Finished:
+        """Do what is left of the job. `feeds`: shared by jobs that run in one process.
+
+        Raises JobInvalid, JobChanged, JobCancelled, JobTaken, InputFailed, OutputFailed, StateUnreadable, TopicsError,
+        KafkaUnavailable, KafkaFailed, BrokerNotFound. Why a job stopped by itself is in what is returned.
+        """
+        files = JobFiles(self.spec.output_path)
+        job = prepare(self.settings, self.spec, self.tell.reading)
+        state = self._state_before(files, job)
+        if state is not None and state.status == "done" and not self._has_round(state):
+            files.remove_parts(state)
+            return Finished(state, files, nothing_to_do=True)
+        files.own.sweep()
+        with contextlib.ExitStack() as stack:
+            wire = KafkaWire(self.settings, job.names, self.spec.lane)
+            stack.callback(wire.close)
+            if state is None:
+                state = self._new_state(files, job, wire)
+                files.save(state)
+            elif self.redo is not None:
+                state = begin_again(
+                    lay_out_again(files.places, state, job.columns, about_of(state)), self.redo
+                )
+                files.save(state)
+            link = stack.enter_context(self._link(state, files))
+            end = None
+            if state.status != "written":
+                end = self._work(stack, state, files, job, wire, link, feeds or Feeds(self.settings))
+                state = end.state
+            if state.status == "written":
+                state = self._put_together(files, state, job)
+                with contextlib.suppress(HeadraceError):
+                    statuses = state.statuses
+                    settled = sum(statuses.values())
+                    link.tell(
+                        "done", rows=state.rows, settled=settled, failed=settled - statuses.get("ok", 0)
+                    )
+            return Finished(
+                state, files, None if end is None else end.view, None if end is None else end.error
+            )
+
+    # --- before ---
+
+    def _state_before(self, files: JobFiles, job: PreparedJob) -> JobState | None:
+        state = files.state()
+        if state is None:
+            return None
+        if self.anew:
+            files.set_aside(state)
+            self.tell.say(f"job {state.job} is set aside: a new one begins in its place")
+            return None
+        check_same_job(state, job.identity)
+        return state
+
+    def _has_round(self, state: JobState) -> bool:
+        return self.redo is not None and rows_to_redo(state, self.redo) > 0
+
+    def _new_state(self, files: JobFiles, job: PreparedJob, wire: KafkaWire) -> JobState:
+        model, contract = job.view.id
+        now = int(time.time() * 1000)
+        return JobState(
+            job=new_job_id(self.spec.job_name),
+            model=model,
+            contract=contract,
+            identity=job.identity,
+            rows=job.source.row_count,
+            rows_per_part=self.spec.rows_per_part,
+            lane_partitions=wire.partitions,
+            results_topic=job.names.results,
+            # Before anything is asked: no answer can lie below.
+            offsets=end_of_results(self.settings, job.names.results),
+            created_ms=now,
+            updated_ms=now,
+            job_file=_without_secrets(self.spec.model_dump(mode="json", exclude_unset=True)),
+            input=without_secrets(self.spec.input_path),
+            output=files.shown,
+            names=job.columns.names,
+        )
+
+    @contextlib.contextmanager
+    def _link(self, state: JobState, files: JobFiles) -> Generator[OrdersLink]:
+        link = OrdersLink(self.settings, JobId(state.model, state.contract, state.job), files.shown)
+        try:
+            order = link.order()
+            if order is not None and order.order == "cancel":
+                raise JobCancelled(
+                    f"job {state.job} was cancelled by {order.by}: `headrace backfill resume {state.job}` lets it go on"
+                )
+            if order is not None:
+                self.tell.say(f"paused by {order.by}: `headrace backfill resume {state.job}` lets it go on")
+            if (other := link.other_process()) is not None:
+                self.tell.say(f"taking the job over from {other.host}, which was at it a moment ago")
+            yield link
+        finally:
+            link.close()
+
+    # --- the work ---
+
+    def _work(
+        self,
+        stack: contextlib.ExitStack,
+        state: JobState,
+        files: JobFiles,
+        job: PreparedJob,
+        wire: KafkaWire,
+        link: OrdersLink,
+        feeds: Feeds,
+    ) -> End:
+        answers = self._answers(stack, state, files, job)
+        topic = job.names.requests(self.spec.lane)
+        about = about_of(state)
+        parts = Parts(
+            source=job.source,
+            mapping=job.mapping,
+            asker=RowAsker(job.mapping, job.digests),
+            output=output_of(files, job, state, about),
+            save=files.save,
+            wire=wire,
+            link=link,
+            results_end=lambda: end_of_results(self.settings, job.names.results),
+            lane_topic=topic,
+            answers=answers,
+        )
+        spec = self.spec
+        limits = Limits(spec.breaker, spec.token_budget, spec.dedupe, spec.give_up_after_s)
+        run = self._run = JobRun(state, parts, limits, self.tell.look)
+        if self._stopped is not None:
+            run.stop(self._stopped)
+        watcher = LaneWatcher(self.settings, job.names, topic, run.look)
+        watching = threading.Thread(target=watcher.run, name="backfill lane", daemon=True)
+        watching.start()
+        stack.callback(watching.join)
+        stack.callback(watcher.stop)
+        stack.enter_context(feeds.reading(job.names.results, state.job, state.offsets, run.deliver))
+        end = run.run()
+        if end.state.status != "written":
+            files.write_open_failures(run.open_failures(), end.state)
+        return end
+
+    def _answers(
+        self, stack: contextlib.ExitStack, state: JobState, files: JobFiles, job: PreparedJob
+    ) -> AnswerIndex | None:
+        spec = self.spec
+        if not spec.dedupe and spec.reuse is None:
+            return None
+        answers = AnswerIndex()
+        stack.callback(answers.close)
+        if spec.reuse is not None:
+            count = fill_from_earlier_job(answers, self.settings, spec.reuse, files, job)
+            self.tell.say(f"{count:,} answers of {spec.reuse} can be taken over")
+        if spec.dedupe and state.parts:
+            fill_from_parts(answers, files.places, state, job.columns)
+        return answers
+
+    # --- after ---
+
+    def _put_together(self, files: JobFiles, state: JobState, job: PreparedJob) -> JobState:
+        assembled = files.put_together(state, job.columns, about_of(state), self.tell.joining)
+        state = state.model_copy(
+            update={"status": "done", "redo": None, "redone": [], "updated_ms": int(time.time() * 1000)}
+        )
+        files.write_manifest(manifest_of(state, files, assembled))
+        files.save(state)
+        files.remove_parts(state)
+        return state
+
+
+def _without_secrets(job_file: JsonObject) -> JsonObject:
+    """Keys to places stay with whoever has them."""
+    cleaned: JsonObject = {}
+    for name, value in job_file.items():
+        if isinstance(value, dict):
+            cleaned[name] = _without_secrets(cast("JsonObject", value))
+        else:
+            is_place = isinstance(value, str) and name in ("input", "output", "openai_batch", "path", "reuse")
+            cleaned[name] = without_secrets(value) if is_place else value
+    return cleaned
+
+
+def output_of(files: JobFiles, job: PreparedJob, state: JobState, about: dict[str, str]) -> TableOutput:
+    """Where a job's parts go."""
+    return TableOutput(files.places, job.columns, job.spec.output_format, about)
+
+
+def about_of(state: JobState) -> dict[str, str]:
+    """What a Parquet file says of the job that it came from."""
+    return {"job": state.job, "model": state.model, "contract": str(state.contract)}
+
+
+class Feeds:
+    """The readers of `results`, one for each topic, whatever the number of jobs that read it.
+
+    Jobs that share one have to subscribe before any of them reads: `expect` says how many there are.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._feeds: dict[str, _SharedFeed] = {}
+
+    @contextlib.contextmanager
+    def reading(
+        self, topic: str, job: str, starts: dict[int, int], deliver: Callable[..., None]
+    ) -> Generator[None]:
+        """Deliver a job's results for as long as the block."""
+        with self._lock:
+            shared = self._feeds.get(topic)
+            if shared is None:
+                shared = self._feeds[topic] = _SharedFeed(ResultsFeed(self._settings, topic))
+                shared.thread.start()
+            shared.feed.subscribe(job, starts, deliver)
+            shared.jobs += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                shared.feed.unsubscribe(job)
+                shared.jobs -= 1
+                is_last = shared.jobs == 0
+                if is_last:
+                    del self._feeds[topic]
+            if is_last:
+                shared.feed.stop()
+                shared.thread.join()
+
+
+@dataclass(slots=True)
+class _SharedFeed:
+    feed: ResultsFeed
+    jobs: int = 0
+    thread: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.thread = threading.Thread(target=self.feed.run, name="backfill results", daemon=True)

@@ -1,0 +1,97 @@
+"""Fills the index of answers: from the parts of a job that goes on, and from an earlier job whose answers it reuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.consumers.backfill_jobs import read_backfills
+from headrace.producers.backfill.assembly import AssembledFile, Places
+from headrace.producers.backfill.columns import OutputColumns
+from headrace.producers.backfill.failures import JobInvalid
+from headrace.producers.backfill.job_files import JobFiles
+from headrace.producers.backfill.output_parts import outcomes_in
+from headrace.producers.backfill.parts import read_part
+from headrace.producers.backfill.row_ids import digest_in
+
+if TYPE_CHECKING:
+    from headrace.producers.backfill.answer_index import AnswerIndex
+    from headrace.producers.backfill.outcome import Outcome
+    from headrace.producers.backfill.preparing import PreparedJob
+    from headrace.producers.backfill.state import JobState
+    from headrace.schemas.settings import Settings
+
+
+def fill_from_parts(answers: AnswerIndex, places: Places, state: JobState, columns: OutputColumns) -> None:
+    """From the parts that a job has written. Raises OutputFailed."""
+    for outcome in _outcomes(places, state, columns):
+        _put(answers, outcome)
+
+
+def fill_from_earlier_job(
+    answers: AnswerIndex, settings: Settings, reuse: str, files: JobFiles, job: PreparedJob
+) -> int:
+    """How many answers of an earlier job (its id, or its output's path) there are now.
+
+    Requests that are the same as before have the digests of before, so the input, the columns and the prompt may all
+    have changed since. Raises JobInvalid where there is no such job or it was of another contract, OutputFailed, and
+    what reading the control topic raises.
+    """
+    state, places = _found(settings, reuse, files, job)
+    if (state.model, state.contract) != job.view.id:
+        raise job.spec.fault(
+            f"job {state.job} was of {state.model}@{state.contract}, and this one is of {job.view.name}",
+            "reuse",
+        )
+    columns = job.columns.without_input(state.names)
+    if state.names.keys() != job.columns.names.keys():
+        raise job.spec.fault(
+            f"job {state.job} had another output schema: none of its answers can be taken over", "reuse"
+        )
+    for outcome in _outcomes(places, state, columns):
+        _put(answers, outcome)
+    return len(answers)
+
+
+def _put(answers: AnswerIndex, outcome: Outcome) -> None:
+    digest = None if outcome.request_id is None else digest_in(outcome.request_id)
+    if outcome.status == "ok" and digest is not None:
+        answers.put(digest, outcome)
+
+
+def _outcomes(places: Places, state: JobState, columns: OutputColumns) -> Iterator[Outcome]:
+    parts = [part for part in state.parts if part.statuses.get("ok", 0)]
+    if places.file and any(places.parts.size(part.file) is None for part in parts):
+        with AssembledFile.opened(places.folder, places.file, state.parts, columns) as assembled:
+            for part in parts:
+                yield from outcomes_in(assembled.table(part), columns)
+        return
+    for part in parts:
+        yield from outcomes_in(read_part(places.parts, part, columns), columns)
+
+
+def _found(settings: Settings, reuse: str, files: JobFiles, job: PreparedJob) -> tuple[JobState, Places]:
+    """The state and the places of the job that is meant."""
+    if (former := files.former(reuse)) is not None:
+        return former
+    path = reuse
+    if "/" not in reuse and not Path(reuse).suffix:
+        known = read_backfills(settings).of(reuse)
+        places = {each.running.output for each in known if each.running is not None}
+        if len(places) != 1:
+            what = "no job is" if not places else "several jobs are"
+            raise job.spec.fault(
+                f"{what} called {reuse!r}: give the path of its output (`headrace backfill list` has them)",
+                "reuse",
+            )
+        path = places.pop()
+    of = JobFiles(path)
+    state = of.state()
+    if state is None:
+        raise job.spec.fault(f"there is no job beside {of.shown}", "reuse")
+    if of.shown == files.shown:
+        raise JobInvalid(
+            f"{of.shown}: a job cannot take answers over from itself; give another output, or --anew"
+        )
+    return state, of.places

@@ -1,0 +1,374 @@
+"""A world for a backfill job: a lane, workers, `results` and files in memory, and whatever may happen to them.
+
+Workers are as exactly-once promises them: an id is answered once, in any order, and a second request with an id that is
+unanswered or answered is passed over, unless it is marked to be run again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headrace.consumers.backfill_jobs import Order
+from headrace.consumers.lane_progress import LaneProgress
+from headrace.consumers.records import CommitPoint, RecordLocation, TopicPartition
+from headrace.producers.backfill.asking import RowAsker
+from headrace.producers.backfill.breaker import MaxFailures
+from headrace.producers.backfill.outcome import Outcome
+from headrace.producers.backfill.results_feed import Findings, FoundResult
+from headrace.producers.backfill.row_ids import RequestDigests
+from headrace.producers.backfill.run import End, JobRun, Limits, Parts
+from headrace.producers.backfill.source import Chunk, RowFault
+from headrace.producers.backfill.state import JobState, WrittenPart
+from headrace.schemas.errors import InvalidField
+from headrace.schemas.messages import ErrorDetail, JsonObject, Output, Provenance, Request, Result, Usage
+
+JOB = "films-00000000"
+LANE = "headrace.m.c1.requests.backfill"
+
+# `flaky` fails in every round but the last that is played.
+RowKind = Literal["good", "fails", "flaky", "bad", "unreadable"]
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+@dataclass(slots=True)
+class Asked:
+    request: Request
+    offset: int
+    again: bool
+    done: bool = False
+
+
+@dataclass(slots=True)
+class Lane:
+    """One partition of the lane and the partition of `results` with its number."""
+
+    asked: list[Asked] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    results_from: int = 0  # retention took what lies below
+    known: set[str] = field(default_factory=set)
+
+    @property
+    def frontier(self) -> int:
+        return next((each.offset for each in self.asked if not each.done), len(self.asked))
+
+
+class MemorySource:
+    """The rows as they are; `kept` is not looked at."""
+
+    schema: Any = None
+    digest = "sha256:0"
+
+    def __init__(self, rows: list[JsonObject | RowFault]) -> None:
+        self.rows = rows
+        self.row_count = len(rows)
+
+    def chunks(self, size: int, wanted: Callable[[int], bool]) -> Iterator[Chunk]:
+        for number in range(-(-len(self.rows) // size)):
+            if wanted(number):
+                kept: Any = None
+                yield Chunk(number, number * size, self.rows[number * size : (number + 1) * size], kept)
+
+
+class PromptMapping:
+    digest = "sha256:1"
+
+    def request_of(self, row: JsonObject) -> JsonObject:
+        if row["kind"] == "bad":
+            raise InvalidField("no good", path="/title")
+        return {"prompt": f"{row['kind']} {row['value']}"}
+
+    def outcome_of(self, result: Result) -> Outcome:
+        value = result.outputs[0].text if result.outputs else None
+        code = None if result.error is None else result.error.code
+        usage = result.usage
+        return Outcome(
+            result.status,
+            value,
+            code,
+            None if code is None else "failed",
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            "1",
+            result.id,
+        )
+
+
+@dataclass
+class World:
+    kinds: list[tuple[RowKind, int]]
+    chunk_rows: int
+    partitions: int
+    dedupe: bool = False
+    max_failures: MaxFailures = field(default_factory=lambda: MaxFailures(share=1.0))
+    token_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        rows: list[JsonObject | RowFault] = [
+            RowFault("undecodable", "no JSON", "{")
+            if kind == "unreadable"
+            else {"kind": kind, "value": value}
+            for kind, value in self.kinds
+        ]
+        self.source = MemorySource(rows)
+        self.lanes = [Lane() for _ in range(self.partitions)]
+        self.generations: Counter[str] = Counter()
+        self.written: dict[int, list[Outcome]] = {}
+        self.order_given: Order | None = None
+        self.now = 1000.0
+        self.incarnation = 0
+        self.kill_before_save = self.kill_after_save = False
+        self.flaky_heal_from = 99
+        self.took_from_results = False  # retention has: rows may be generated again
+        self.state = JobState(
+            job=JOB,
+            model="m",
+            contract=1,
+            identity={},
+            rows=len(rows),
+            rows_per_part=self.chunk_rows,
+            lane_partitions=self.partitions,
+            results_topic="headrace.m.c1.results",
+            offsets=dict.fromkeys(range(self.partitions), 0),
+            created_ms=0,
+            updated_ms=0,
+        )
+        self.ends: list[End] = []
+        self.start()
+
+    # --- the process ---
+
+    def start(self) -> None:
+        self.incarnation += 1
+        self.run = self._process(self.incarnation)
+        self.read = dict(self.run.state.offsets)
+        self.run.begin()
+
+    def _process(self, incarnation: int) -> JobRun:
+        world = self
+        mapping = PromptMapping()
+
+        class Files:
+            def write(self, chunk: Chunk, outcomes: Sequence[Outcome], round_: int) -> WrittenPart:
+                assert len(outcomes) == len(chunk.rows)
+                world.written[chunk.number] = list(outcomes)
+                return WrittenPart(
+                    number=chunk.number,
+                    first_row=chunk.first_row,
+                    rows=len(outcomes),
+                    file=f"part-{chunk.number}",
+                    bytes=1,
+                    sha256="",
+                    statuses=dict(Counter(each.status for each in outcomes)),
+                    prompt_tokens=sum(each.prompt_tokens for each in outcomes),
+                    completion_tokens=sum(each.completion_tokens for each in outcomes),
+                    round=round_,
+                )
+
+            def earlier(self, part: WrittenPart) -> list[Outcome]:
+                return world.written[part.number]
+
+        class Line:
+            def order(self) -> Order | None:
+                return world.order_given
+
+            def check(self) -> None: ...
+
+            def tell(self, status: Any, *, rows: int, settled: int, failed: int) -> None:
+                assert failed <= settled <= rows
+
+        class Wire:
+            def send(
+                self, request: Request, partition: int, *, again: bool = False
+            ) -> Future[RecordLocation]:
+                return world.append(request, partition, again)
+
+            def cancel(self, job: str, reason: str) -> None:
+                world.cancel()
+
+            def close(self) -> None: ...
+
+        answers: dict[str, Outcome] = {}
+
+        class Known:
+            def get(self, digest: str) -> Outcome | None:
+                return answers.get(digest)
+
+            def put(self, digest: str, outcome: Outcome) -> None:
+                answers[digest] = outcome
+
+        parts = Parts(
+            source=self.source,
+            mapping=mapping,
+            asker=RowAsker(mapping, RequestDigests("m", 1, None)),
+            output=Files(),
+            save=self.save,
+            wire=Wire(),
+            link=Line(),
+            results_end=lambda: {n: len(lane.results) for n, lane in enumerate(self.lanes)},
+            lane_topic=LANE,
+            answers=Known() if self.dedupe else None,
+        )
+        limits = Limits(self.max_failures, self.token_budget, self.dedupe)
+        return JobRun(self.state, parts, limits, clock=lambda: self.now)
+
+    def save(self, state: JobState) -> None:
+        if self.kill_before_save:
+            self.kill_before_save = False
+            raise Killed
+        self.state = state
+        if self.kill_after_save:
+            self.kill_after_save = False
+            raise Killed
+
+    def step(self) -> None:
+        """A turn of the job's loop; where it ends or is killed, another process goes on."""
+        self.now += 0.6
+        try:
+            end = self.run.step(0)
+        except Killed:
+            self.start()
+            return
+        if end is not None:
+            self.ends.append(end)
+            if end.state.status != "written":
+                self.order_given = None
+                self.start()
+
+    def kill(self) -> None:
+        self.start()
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self.ends) and self.ends[-1].state.status == "written"
+
+    # --- Kafka and the workers ---
+
+    def append(self, request: Request, partition: int, again: bool) -> Future[RecordLocation]:
+        lane = self.lanes[partition]
+        lane.asked.append(Asked(request, len(lane.asked), again))
+        future: Future[RecordLocation] = Future()
+        future.set_result(RecordLocation(LANE, partition, len(lane.asked) - 1))
+        self._pass_over(lane)
+        return future
+
+    def _pass_over(self, lane: Lane) -> None:
+        last = lane.asked[-1]
+        waiting = any(each.request.id == last.request.id and not each.done for each in lane.asked[:-1])
+        if not last.again and (waiting or last.request.id in lane.known):
+            last.done = True
+
+    def serve(self, pick: int) -> None:
+        """Workers answer one request, whichever."""
+        waiting = [(lane, each) for lane in self.lanes for each in lane.asked if not each.done]
+        if waiting:
+            self._answer(*waiting[pick % len(waiting)])
+
+    def _answer(self, lane: Lane, asked: Asked, status: str | None = None) -> None:
+        asked.done = True
+        request = asked.request
+        if request.id in lane.known and not asked.again:
+            return
+        lane.known.add(request.id)
+        kind = (request.prompt or "").split()[0]
+        round_ = int(request.id.split(".")[2])
+        fails = kind == "fails" or (kind == "flaky" and round_ < self.flaky_heal_from)
+        if status is None:
+            self.generations[request.id] += 1
+            status = "failed" if fails else "ok"
+        number = self.lanes.index(lane)
+        lane.results.append(_result(request, status, number, asked.offset))
+
+    def cancel(self) -> None:
+        for lane in self.lanes:
+            for asked in lane.asked:
+                if not asked.done:
+                    self._answer(lane, asked, "cancelled")
+
+    def forget(self, pick: int) -> None:
+        """Retention takes results, read or not."""
+        lane = self.lanes[pick % len(self.lanes)]
+        if len(lane.results) > lane.results_from:
+            lane.results_from += 1 + pick % (len(lane.results) - lane.results_from)
+            self.took_from_results = True
+
+    def deliver(self, most: int) -> None:
+        """The reader hands over what has come, at most so many of each partition."""
+        found: list[FoundResult] = []
+        skipped = 0
+        for number, lane in enumerate(self.lanes):
+            at = self.read[number]
+            if at < lane.results_from:
+                skipped += lane.results_from - at
+                at = lane.results_from
+            upto = min(len(lane.results), at + most)
+            found += [FoundResult(number, n, lane.results[n].id, lane.results[n]) for n in range(at, upto)]
+            self.read[number] = upto
+        self.run.deliver(Findings(found, dict(self.read), 0, skipped))
+        self.step()
+
+    def look(self) -> None:
+        points = {
+            TopicPartition(LANE, n): CommitPoint(lane.frontier, "") for n, lane in enumerate(self.lanes)
+        }
+        ahead = sum(not each.done for lane in self.lanes for each in lane.asked)
+        self.run.look(LaneProgress(self.now, ahead, points, ()))
+
+    def calm(self, turns: int) -> None:
+        """Nothing more happens to it: workers work, results are read, time passes."""
+        for turn in range(turns):
+            if self.is_done:
+                return
+            self.serve(turn)
+            self.deliver(3)
+            self.look()
+            self.now += 4
+        raise AssertionError(f"not done after {turns} turns: {self.run.view()}")
+
+
+def _result(request: Request, status: Any, partition: int, offset: int) -> Result:
+    ok = status == "ok"
+    return Result(
+        id=request.id,
+        status=status,
+        outputs=[Output(text=f"answer to {request.prompt}", finish_reason="stop")] if ok else [],
+        usage=Usage(prompt_tokens=3, completion_tokens=2),
+        error=None if ok else ErrorDetail(code="engine_rejected", message="no"),
+        provenance=Provenance(
+            model="m",
+            version="1",
+            contract=1,
+            engine="none",
+            engine_version="0",
+            slot="s",
+            source_topic=LANE,
+            source_partition=partition,
+            source_offset=offset,
+        ),
+    )
+
+
+def expected(kind: RowKind, value: int, healed: bool) -> tuple[str, str | None]:
+    """Status and value of a row in the end."""
+    if kind in ("bad", "unreadable"):
+        return "rejected", None
+    if kind == "fails" or (kind == "flaky" and not healed):
+        return "failed", None
+    return "ok", f"answer to {kind} {value}"
+
+
+def rows_written(world: World) -> Mapping[int, Outcome]:
+    """Every row that the parts hold, each once."""
+    found: dict[int, Outcome] = {}
+    for part in world.state.parts:
+        for index, outcome in enumerate(world.written[part.number]):
+            row = part.first_row + index
+            assert row not in found, f"row {row} is in two parts"
+            found[row] = outcome
+    return found
