@@ -25,6 +25,8 @@ from headrace.producers.transaction import GuardedTransaction, is_committed
 from headrace.schemas.errors import HeadraceError, KafkaFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.schemas.settings import Settings
 
 __all__ = [
@@ -67,26 +69,38 @@ class PlainProducer:
         """
         answer: Future[RecordLocation] = Future()
         answer.set_running_or_notify_cancel()  # what is queued cannot be called back
+
+        def told(found: RecordLocation | HeadraceError) -> None:
+            if isinstance(found, HeadraceError):
+                answer.set_exception(found)
+            else:
+                answer.set_result(found)
+
+        self.post(record, told)
+        return answer
+
+    def post(self, record: OutgoingRecord, told: Callable[[RecordLocation | HeadraceError], None]) -> None:
+        """The same for very many records: `told` is called once, with the place or the error, here or in the
+        producer's thread."""
         doing = f"sending to {record.topic}"
         try:
             check_size(record, self._settings.max_record_bytes)
             sent = send(self._producer, record)
         except (ValueError, TypeError) as error:
-            answer.set_exception(KafkaFailed(f"{doing}: {error}"))
-            return answer
+            told(KafkaFailed(f"{doing}: {error}"))
+            return
         except (kafka_errors.KafkaError, HeadraceError) as error:
-            answer.set_exception(translate(error, doing))
-            return answer
+            told(translate(error, doing))
+            return
 
         def placed(found: Any) -> None:
-            answer.set_result(RecordLocation(found.topic, found.partition, found.offset))
+            told(RecordLocation(found.topic, found.partition, found.offset))
 
         def failed(error: BaseException) -> None:
-            answer.set_exception(translate(error, doing))
+            told(translate(error, doing))
 
         sent.add_callback(placed)
         sent.add_errback(failed)
-        return answer
 
     def flush(self, timeout_s: float) -> None:
         """Wait until every record sent before has been answered. Raises KafkaUnavailable after

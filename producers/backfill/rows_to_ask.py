@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import queue
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.producers.backfill.asking import NotAsked, RowAsker, request_of
 from headrace.producers.backfill.outcome import Outcome, without_cost
 from headrace.producers.backfill.row_ids import RowId, request_id
-from headrace.schemas.errors import KafkaUnavailable, MessageError, ResultTooLarge
+from headrace.schemas.errors import HeadraceError, KafkaUnavailable, MessageError, ResultTooLarge
 
 if TYPE_CHECKING:
     from headrace.consumers.records import RecordLocation
@@ -70,7 +69,7 @@ class RowsToAsk:
         self._taken_back: set[int] = (
             set()
         )  # rows whose requests were cancelled: never more than were outstanding
-        self._acknowledged: queue.SimpleQueue[tuple[int, Future[RecordLocation]]] = queue.SimpleQueue()
+        self._acknowledged: deque[tuple[int, RecordLocation | HeadraceError]] = deque()
         self._leaders: dict[str, int] = {}  # digest: the row that is asked about for all that ask the same
         self._followers: dict[int, list[int]] = {}
         self._digests: dict[int, str] = {}  # of the leaders
@@ -106,17 +105,22 @@ class RowsToAsk:
         id_ = request_id(self._job, RowId(row, self._round, question.digest))
         try:
             request = request_of(question, id_, self._job, self._deadline())
-            sent = self._wire.send(request, self._outstanding.partition_of(row), again=again)
+            self._outstanding.ask(row, question.digest, self._clock(), again=again)
+            told = partial(self._told, row)
+            self._wire.send(request, self._outstanding.partition_of(row), told, again=again)
         except MessageError as error:
+            self._outstanding.settle(row)
             self._settle(row, refusal(error))
             return 0
-        self._outstanding.ask(row, question.digest, self._clock(), again=again)
         if self._dedupe:
             self._leaders[question.digest] = row
             self._digests[row] = question.digest
-        sent.add_done_callback(lambda future: self._acknowledged.put((row, future)))
         self.sent += 1
         return 1
+
+    def _told(self, row: int, found: RecordLocation | HeadraceError) -> None:
+        """From any thread."""
+        self._acknowledged.append((row, found))
 
     def _deadline(self) -> int | None:
         return None if self._give_up_after_s is None else int((time.time() + self._give_up_after_s) * 1000)
@@ -153,16 +157,15 @@ class RowsToAsk:
 
     def take_acknowledgements(self) -> None:
         """Note what Kafka has. Raises KafkaFailed where it cannot be sent, whatever the row."""
-        while not self._acknowledged.empty():
-            row, future = self._acknowledged.get_nowait()
-            error = future.exception()
-            if error is None:
-                self._outstanding.acknowledge(row, future.result().offset)
+        while self._acknowledged:
+            row, found = self._acknowledged.popleft()
+            if not isinstance(found, HeadraceError):
+                self._outstanding.acknowledge(row, found.offset)
             elif row in self._outstanding:
                 self._outstanding.settle(row)
-                self._not_sent(row, error)
+                self._not_sent(row, found)
 
-    def _not_sent(self, row: int, error: BaseException) -> None:
+    def _not_sent(self, row: int, error: HeadraceError) -> None:
         if isinstance(error, KafkaUnavailable):
             self._unsent.appendleft(row)
             return

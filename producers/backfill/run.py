@@ -360,8 +360,10 @@ class JobRun:
             self._phase = "cancelling"
         elif order is not None and order.order == "pause" and self._phase == "running":
             self._phase, self._note = "paused", f"by {order.by}"
+            self._saved_s = float("-inf")  # whoever has paused it waits for the word
         elif order is None and self._phase == "paused":
             self._phase, self._note = "running", ""
+            self._saved_s = float("-inf")
 
     def _ask_overdue(self, lane: LaneProgress, now: float) -> None:
         overdue: list[int] = []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import RecordLocation
 from headrace.producers.kafka import OutgoingRecord, PlainProducer
 from headrace.schemas.codec import Codec
+from headrace.schemas.errors import HeadraceError
 from headrace.schemas.headers import REPLAY, REPLAY_AGAIN
 from headrace.schemas.messages import Cancel, Lane, Request
 from headrace.schemas.registry import SchemaRegistry
@@ -21,15 +22,19 @@ if TYPE_CHECKING:
 LINGER_MS = 20  # nobody waits for one row: batches are worth more
 FLUSH_S = 30.0
 
+Told = Callable[[RecordLocation | HeadraceError], None]
+
 _AGAIN = ((REPLAY, b"1"), (REPLAY_AGAIN, b"true"))
 
 
 class Wire(Protocol):
     """What a job needs of Kafka to ask."""
 
-    def send(self, request: Request, partition: int, *, again: bool = False) -> Future[RecordLocation]:
-        """Queue a request; the future has its place once Kafka has it, or KafkaFailed, ResultTooLarge. With `again` it
-        is run whatever is known of its id. Raises MessageError for a request that does not fit on the wire."""
+    def send(self, request: Request, partition: int, told: Told, *, again: bool = False) -> None:
+        """Queue a request; `told` is called once, from any thread, with its place once Kafka has it, or with why it has
+        not: KafkaUnavailable, KafkaFailed, ResultTooLarge. With `again` it is run whatever is known of its id.
+
+        Raises MessageError for a request that does not fit on the wire."""
         ...
 
     def cancel(self, job: str, reason: str) -> None:
@@ -55,11 +60,11 @@ class KafkaWire:
         self._codec = Codec(self._registry)
         self._producer = PlainProducer(settings, linger_ms=LINGER_MS)
 
-    def send(self, request: Request, partition: int, *, again: bool = False) -> Future[RecordLocation]:
+    def send(self, request: Request, partition: int, told: Told, *, again: bool = False) -> None:
         value = self._codec.encode(request, topic=self._topic)
         headers = _AGAIN if again else ()
         key = (request.key or request.id).encode()
-        return self._producer.send(OutgoingRecord(self._topic, key, value, headers, partition))
+        self._producer.post(OutgoingRecord(self._topic, key, value, headers, partition), told)
 
     def cancel(self, job: str, reason: str) -> None:
         cancel = Cancel(job=job, reason=reason, time=int(time.time() * 1000))

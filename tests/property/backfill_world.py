@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,6 +22,7 @@ from headrace.producers.backfill.row_ids import RequestDigests
 from headrace.producers.backfill.run import End, JobRun, Limits, Parts
 from headrace.producers.backfill.source import Chunk, RowFault
 from headrace.producers.backfill.state import JobState, WrittenPart
+from headrace.producers.backfill.wire import Told
 from headrace.schemas.errors import InvalidField
 from headrace.schemas.messages import ErrorDetail, JsonObject, Output, Provenance, Request, Result, Usage
 
@@ -184,10 +184,8 @@ class World:
                 assert failed <= settled <= rows
 
         class Wire:
-            def send(
-                self, request: Request, partition: int, *, again: bool = False
-            ) -> Future[RecordLocation]:
-                return world.append(request, partition, again)
+            def send(self, request: Request, partition: int, told: Told, *, again: bool = False) -> None:
+                told(world.append(request, partition, again))
 
             def cancel(self, job: str, reason: str) -> None:
                 world.cancel()
@@ -250,13 +248,11 @@ class World:
 
     # --- Kafka and the workers ---
 
-    def append(self, request: Request, partition: int, again: bool) -> Future[RecordLocation]:
+    def append(self, request: Request, partition: int, again: bool) -> RecordLocation:
         lane = self.lanes[partition]
         lane.asked.append(Asked(request, len(lane.asked), again))
-        future: Future[RecordLocation] = Future()
-        future.set_result(RecordLocation(LANE, partition, len(lane.asked) - 1))
         self._pass_over(lane)
-        return future
+        return RecordLocation(LANE, partition, len(lane.asked) - 1)
 
     def _pass_over(self, lane: Lane) -> None:
         last = lane.asked[-1]
