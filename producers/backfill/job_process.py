@@ -14,7 +14,7 @@ from headrace.consumers.backfill_jobs import JobId
 from headrace.consumers.lane_progress import LaneWatcher
 from headrace.producers.backfill.answer_index import AnswerIndex
 from headrace.producers.backfill.asking import RowAsker
-from headrace.producers.backfill.failures import JobCancelled
+from headrace.producers.backfill.failures import JobCancelled, JobTaken
 from headrace.producers.backfill.job_files import JobFiles
 from headrace.producers.backfill.known_answers import fill_from_earlier_job, fill_from_parts
 from headrace.producers.backfill.locations import without_secrets
@@ -26,7 +26,8 @@ from headrace.producers.backfill.progress import JobView
 from headrace.producers.backfill.results_feed import ResultsFeed, end_of_results
 from headrace.producers.backfill.rounds import Redo, begin_again, rows_to_redo
 from headrace.producers.backfill.row_ids import new_job_id
-from headrace.producers.backfill.run import End, JobRun, Limits, Parts
+from headrace.producers.backfill.run import JobRun
+from headrace.producers.backfill.run_ports import End, Limits, Parts
 from headrace.producers.backfill.state import JobState, check_same_job
 from headrace.producers.backfill.wire import KafkaWire
 from headrace.schemas.errors import HeadraceError
@@ -91,25 +92,30 @@ class JobProcess:
         if state is not None and state.status == "done" and not self._has_round(state):
             files.remove_parts(state)
             return Finished(state, files, nothing_to_do=True)
-        files.own.sweep()
+        files.sweep()
         with contextlib.ExitStack() as stack:
             wire = KafkaWire(self.settings, job.names, self.spec.lane)
             stack.callback(wire.close)
+            is_new = state is None
             if state is None:
                 state = self._new_state(files, job, wire)
                 files.save(state)
-            elif self.redo is not None:
+            link = stack.enter_context(self._link(state, files))
+            state = self._take_over(state, files, link)
+            if state.status == "done" and not self._has_round(state):  # meanwhile, by another process
+                files.remove_parts(state)
+                return Finished(state, files, nothing_to_do=True)
+            if self.redo is not None and not is_new:
                 state = begin_again(
                     lay_out_again(files.places, state, job.columns, about_of(state)), self.redo
                 )
                 files.save(state)
-            link = stack.enter_context(self._link(state, files))
             end = None
             if state.status != "written":
                 end = self._work(stack, state, files, job, wire, link, feeds or Feeds(self.settings))
                 state = end.state
             if state.status == "written":
-                state = self._put_together(files, state, job)
+                state = self._put_together(files, state, job, link)
                 with contextlib.suppress(HeadraceError):
                     statuses = state.statuses
                     settled = sum(statuses.values())
@@ -175,6 +181,18 @@ class JobProcess:
         finally:
             link.close()
 
+    def _take_over(self, state: JobState, files: JobFiles, link: OrdersLink) -> JobState:
+        """From here on any other process finds the job taken. Until now one may have gone on with it: so the state is
+        read once more."""
+        settled = state.written_rows
+        link.tell(
+            "running", rows=state.rows, settled=settled, failed=settled - state.statuses.get("ok", 0)
+        )
+        found = files.state()
+        if found is None or found.job != state.job:
+            raise JobTaken(f"{files.shown}: another process has begun another job here at the same moment")
+        return files.take_over(found, link.incarnation)
+
     # --- the work ---
 
     def _work(
@@ -235,8 +253,15 @@ class JobProcess:
 
     # --- after ---
 
-    def _put_together(self, files: JobFiles, state: JobState, job: PreparedJob) -> JobState:
-        assembled = files.put_together(state, job.columns, about_of(state), self.tell.joining)
+    def _put_together(
+        self, files: JobFiles, state: JobState, job: PreparedJob, link: OrdersLink
+    ) -> JobState:
+        def joined(rows: int) -> None:
+            link.check()
+            self.tell.joining(rows)
+
+        assembled = files.put_together(state, job.columns, about_of(state), joined)
+        link.check()
         state = state.model_copy(
             update={"status": "done", "redo": None, "redone": [], "updated_ms": int(time.time() * 1000)}
         )

@@ -10,12 +10,10 @@ import contextlib
 import logging
 import queue
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from headrace.producers.backfill.asking import RowAsker
-from headrace.producers.backfill.breaker import Breaker, MaxFailures
+from headrace.producers.backfill.breaker import Breaker
 from headrace.producers.backfill.failures import BackfillError, BudgetSpent, TooManyFailures
 from headrace.producers.backfill.ledger import Ledger
 from headrace.producers.backfill.outcome import Outcome, is_asked_again
@@ -24,17 +22,15 @@ from headrace.producers.backfill.pacing import Lane, room
 from headrace.producers.backfill.progress import JobView
 from headrace.producers.backfill.results_feed import Findings, FoundResult, has_read_to
 from headrace.producers.backfill.row_ids import row_id
-from headrace.producers.backfill.rows_to_ask import KnownAnswers, RowsToAsk
+from headrace.producers.backfill.rows_to_ask import RowsToAsk
+from headrace.producers.backfill.run_ports import End, Limits, Parts
 from headrace.producers.backfill.tally import Tally
 from headrace.schemas.errors import KafkaUnavailable, MessageError
 
 if TYPE_CHECKING:
-    from headrace.consumers.backfill_jobs import Order, RunStatus
     from headrace.consumers.lane_progress import LaneProgress
-    from headrace.producers.backfill.mapping import Mapping as RowMapping
-    from headrace.producers.backfill.source import Chunk, Source
-    from headrace.producers.backfill.state import JobState, JobStatus, WrittenPart
-    from headrace.producers.backfill.wire import Wire
+    from headrace.producers.backfill.source import Chunk
+    from headrace.producers.backfill.state import JobState, JobStatus
 
 log = logging.getLogger(__name__)
 
@@ -45,61 +41,6 @@ LOOK_S = 0.5  # between looks at orders, the breaker and the budget
 SAY_S = 10.0  # between words to the control topic, and states, where no part is written
 ROWS_OF_UNKNOWN_COST = 20  # at most outstanding where there is a budget
 CANCEL_WITHIN_S = 15.0  # that requests which were taken back are waited for
-
-
-class Output(Protocol):
-    """Where parts go. A state names a part only after it was written."""
-
-    def write(self, chunk: Chunk, outcomes: Sequence[Outcome], round_: int) -> WrittenPart:
-        """Write a chunk's part, complete or not at all; a second time it is the same. Raises OutputFailed."""
-        ...
-
-    def earlier(self, part: WrittenPart) -> list[Outcome]:
-        """The outcomes that a part was written with, each with its columns. Raises OutputFailed."""
-        ...
-
-
-class Link(Protocol):
-    """What is needed of `orders.OrdersLink`."""
-
-    def order(self) -> Order | None: ...
-    def check(self) -> None: ...
-    def tell(self, status: RunStatus, *, rows: int, settled: int, failed: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What may stop a job, and how it asks."""
-
-    max_failures: MaxFailures
-    token_budget: int | None = None  # prompts and generated, all runs of the job together
-    dedupe: bool = False
-    give_up_after_s: float | None = None  # of a request
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a run is made of. `save` writes the state, `results_end` asks where `results` ends now."""
-
-    source: Source
-    mapping: RowMapping
-    asker: RowAsker
-    output: Output
-    save: Callable[[JobState], None]
-    wire: Wire
-    link: Link
-    results_end: Callable[[], Mapping[int, int]]
-    lane_topic: str
-    answers: KnownAnswers | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """How a process's work at a job has ended. `error`: why it stopped before its end."""
-
-    state: JobState
-    view: JobView
-    error: BackfillError | None = None
 
 
 class JobRun:

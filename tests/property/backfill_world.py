@@ -19,7 +19,8 @@ from headrace.producers.backfill.breaker import MaxFailures
 from headrace.producers.backfill.outcome import Outcome
 from headrace.producers.backfill.results_feed import Findings, FoundResult
 from headrace.producers.backfill.row_ids import RequestDigests
-from headrace.producers.backfill.run import End, JobRun, Limits, Parts
+from headrace.producers.backfill.run import JobRun
+from headrace.producers.backfill.run_ports import End, Limits, Parts
 from headrace.producers.backfill.source import Chunk, RowFault
 from headrace.producers.backfill.state import JobState, WrittenPart
 from headrace.producers.backfill.wire import Told
