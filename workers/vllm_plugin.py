@@ -1,4 +1,4 @@
-"""Runs inside vLLM's own processes: the engine goes when its worker goes, and compiles a grammar once.
+"""Runs inside vLLM's own processes: the engine goes when its worker goes, compiles a grammar once, and survives seeds.
 
 vLLM's engine process outlives a parent that was killed, and keeps its GPU memory (seen with 0.32.0: SIGKILL of the
 front end left `VLLM::EngineCore` running). vLLM loads the entry points of `vllm.general_plugins` in each of its
@@ -14,6 +14,7 @@ import threading
 import time
 
 from headrace.workers.vllm_grammars import compile_guidance_once
+from headrace.workers.vllm_seeds import keep_seeds_on_cpus
 
 PARENT = "HEADRACE_ENGINE_PARENT"  # the process id of the worker that starts the engine
 LOOK_EVERY_S = 0.5
@@ -24,6 +25,8 @@ def begin() -> None:
     end_with_worker()
     if "vllm.v1.engine.core" in sys.modules:  # elsewhere nothing is compiled, and the import takes seconds
         compile_guidance_once()
+    if "vllm.v1.worker.worker_base" in sys.modules:  # as in every process that a model runs in
+        keep_seeds_on_cpus()
 
 
 def end_with_worker() -> None:
