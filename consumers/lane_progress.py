@@ -75,6 +75,9 @@ class LaneWatcher:
             except HeadraceError as error:
                 log.debug("the progress of %s cannot be read, trying on: %s", self._topic, error)
                 self._stop.wait(TRY_AGAIN_S)
+            except Exception:  # a thread that ended would leave whoever feeds the lane without eyes
+                log.exception("looking at %s has failed, trying on", self._topic)
+                self._stop.wait(TRY_AGAIN_S)
 
     def _look_on(self) -> None:
         partitions = partitions_of(self._settings, [self._topic])[self._topic]

@@ -10,12 +10,13 @@ They stand in the input's order, and are the same whenever they are written agai
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 from headrace.producers.backfill.failures import BatchCallRefused, BatchLineInvalid
 from headrace.producers.backfill.openai_batch import custom_id_of
-from headrace.producers.backfill.outcome import Outcome
+from headrace.producers.backfill.outcome import Outcome, without_cost
+from headrace.producers.backfill.row_ids import row_id
 from headrace.producers.backfill.source import RowFault
 from headrace.producers.http import answers
 from headrace.producers.http.failures import failure_of, failure_of_error
@@ -44,10 +45,14 @@ _GIVEN_UP: Final[dict[Status, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """Lines of both files, JSONL in UTF-8, each with its line feed; either may be empty."""
+    """Lines of both files, JSONL in UTF-8, each with its line feed; either may be empty.
+
+    `told`: what the lines say of each row, as `earlier` has it.
+    """
 
     output: bytes
     errors: bytes
+    told: Sequence[Outcome] = field(default=(), compare=False)
 
 
 class BatchLines:
@@ -63,13 +68,14 @@ class BatchLines:
         """The lines of a chunk; `outcomes[i]` is of `chunk.rows[i]`. One from `earlier` has its line already."""
         output: list[bytes] = []
         errors: list[bytes] = []
+        told: list[Outcome] = []
         for place, (row, outcome) in enumerate(zip(chunk.rows, outcomes, strict=True)):
             kept = (outcome.columns or {}).get(_LINE)
             line = kept or self._line(chunk.first_row + place, row, outcome)
-            response = line["response"]
-            is_answer = response is not None and response["status_code"] == 200
-            (output if is_answer else errors).append(answers.encode_json(line) + b"\n")
-        return BatchPart(b"".join(output), b"".join(errors))
+            said = self._told(line, chunk.first_row + place)
+            (output if said.status == "ok" else errors).append(answers.encode_json(line) + b"\n")
+            told.append(said)
+        return BatchPart(b"".join(output), b"".join(errors), told)
 
     def earlier(self, part: BatchPart, first_row: int, count: int) -> list[Outcome | None]:
         """What became of rows by a part that was written of them; None of a row that has no line in it.
@@ -78,8 +84,19 @@ class BatchLines:
         """
         lines = [parse(line.decode()) for line in (part.output + part.errors).split(b"\n") if line]
         by_id: dict[str, JsonObject] = {line["id"]: line for line in lines}
-        found = (by_id.get(f"{_ID}{self._digest(number)}") for number in range(first_row, first_row + count))
-        return [None if line is None else _outcome_of(line) for line in found]
+        numbers = range(first_row, first_row + count)
+        found = ((number, by_id.get(f"{_ID}{self._digest(number)}")) for number in numbers)
+        return [None if line is None else self._told(line, number) for number, line in found]
+
+    def error_line(self, number: int, row: JsonObject | RowFault, outcome: Outcome) -> bytes:
+        """The line of a row that has failed, with its line feed."""
+        return answers.encode_json(self._line(number, row, outcome)) + b"\n"
+
+    def _told(self, line: JsonObject, number: int) -> Outcome:
+        """What a line says of its row. Another row's answer cost nothing here."""
+        outcome = _outcome_of(line)
+        id_ = None if outcome.request_id is None else row_id(self._job_id, outcome.request_id)
+        return outcome if id_ is None or id_.row == number else without_cost(outcome)
 
     def _digest(self, number: int) -> str:
         return hashlib.sha256(f"{self._job_id}:{number}".encode()).hexdigest()[:32]

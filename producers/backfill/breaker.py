@@ -39,15 +39,14 @@ class MaxFailures:
 class Breaker:
     """Counts one run's failures.
 
-    A share is of the first 1,000 rows that are taken up (of all, where there are fewer): it is exceeded as soon as it
-    cannot but be, however many of them are still unanswered. After them it is of all that were taken up: rows that are
-    refused before they are asked about are known to be bad long before good ones are known to be good.
+    A share is of the first 1,000 rows that are taken up: 5 % are 50 rows, also of a table that has fewer, where a few
+    bad ones are no reason to stop. It is exceeded as soon as it cannot but be, however many are still unanswered. After
+    them it is of all that were taken up: rows that are refused before they are asked about are known to be bad long
+    before good ones are known to be good.
     """
 
-    def __init__(self, limit: MaxFailures, row_count: int) -> None:
-        """`row_count`: rows that this run has before it."""
+    def __init__(self, limit: MaxFailures) -> None:
         self.limit = limit
-        self._first_size = max(1, min(FIRST_ROWS, row_count))
         self._first: set[int] = set()
         self._first_failed = 0
         self.begun = 0
@@ -56,7 +55,7 @@ class Breaker:
     def begin(self, row: int) -> None:
         """A row is taken up."""
         self.begun += 1
-        if len(self._first) < self._first_size:
+        if len(self._first) < FIRST_ROWS:
             self._first.add(row)
 
     def fail(self, row: int) -> None:
@@ -73,9 +72,9 @@ class Breaker:
                 return f"{self.failed:,} rows have failed, and max_failures is {limit}"
             return None
         assert limit.share is not None
-        if self._first_failed > limit.share * self._first_size:
-            failed, first = self._first_failed, self._first_size
+        if self._first_failed > limit.share * FIRST_ROWS:
+            failed, first = self._first_failed, min(self.begun, FIRST_ROWS)
             return f"{failed:,} of the first {first:,} rows have failed, and max_failures is {limit}"
-        if self.begun > self._first_size and self.failed > limit.share * self.begun:
+        if self.begun > FIRST_ROWS and self.failed > limit.share * self.begun:
             return f"{self.failed:,} of {self.begun:,} rows have failed, and max_failures is {limit}"
         return None

@@ -18,7 +18,6 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, cast
 
@@ -27,12 +26,12 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from headrace.producers.backfill.breaker import MaxFailures
 from headrace.producers.backfill.failures import JobInvalid
 from headrace.producers.backfill.job_options import with_options
+from headrace.producers.backfill.job_origin import Origin
 from headrace.producers.backfill.row_ids import is_name, name_of
 from headrace.schemas.errors import InvalidSchema
 from headrace.schemas.field_errors import explain
 from headrace.schemas.messages import Finite, Identifier, JsonObject, Sampling
 from headrace.schemas.output_schema import OutputSchema
-from headrace.schemas.toml_lines import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,20 +99,6 @@ class MessageSpec(_Strict):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Text
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a job is written."""
-
-    file: Path | None = None  # None: a command's options
-    text: str = ""
-
-    def fault(self, message: str, *keys: str) -> JobInvalid:
-        """An error at a key (`"variables", "title"`), with the file and the line where there are some."""
-        line = line_of(self.text, keys) if self.text else None
-        place = "" if self.file is None else f"{self.file}: " if line is None else f"{self.file}:{line}: "
-        return JobInvalid(f"{place}{'.'.join(keys)}{': ' if keys else ''}{message}")
 
 
 class JobSpec(_Strict):
@@ -199,7 +184,7 @@ def load_job(path: Path, options: Mapping[str, Any] | None = None) -> JobSpec:
     """
     file = path.absolute()
     text = _read(file, Origin())
-    origin = Origin(file, text)
+    origin = Origin(file, text, options)
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -217,6 +202,11 @@ def job_of(fields: Mapping[str, Any], directory: Path) -> JobSpec:
     """
     given = {name: value for name, value in fields.items() if value is not None}
     return _job(given, directory.absolute(), Origin())
+
+
+def job_of_options(options: Mapping[str, Any]) -> JobSpec:
+    """A job from a command's options alone: see `job_options.py`. Raises JobInvalid with the option."""
+    return _job(with_options({}, options), Path.cwd(), Origin(options=options))
 
 
 def _job(table: JsonObject, directory: Path, origin: Origin) -> JobSpec:
@@ -358,8 +348,8 @@ def _output_format(spec: JobSpec) -> OutputFormat:
     suffix = "" if path.endswith("/") else PurePosixPath(path).suffix.lower()
     if suffix not in _FORMAT_OF_SUFFIX:
         raise spec.fault(
-            f"{suffix} is no format of an output: name it .parquet or .jsonl, or give output = "
-            '{ path = "...", format = "jsonl" }',
+            f"{suffix} is no format of an output: name it .parquet or .jsonl, or say the format (--output-format, "
+            'output = { path = "...", format = "jsonl" })',
             "output",
         )
     return _FORMAT_OF_SUFFIX[suffix] if spec.openai_batch is None else "jsonl"

@@ -14,30 +14,30 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from headrace.producers.backfill.assembly import Assembled, Places, assemble, remove_parts
+from headrace.producers.backfill.failures import JobTaken
 from headrace.producers.backfill.folder import Folder
-from headrace.producers.backfill.parts import reject_count, reject_line, rejects_name
+from headrace.producers.backfill.parts import reject_count, rejects_name
 from headrace.producers.backfill.state import FILE_NAME, JobState, read_state, state_bytes
-from headrace.producers.backfill.table_files import json_line
 
 if TYPE_CHECKING:
     from headrace.producers.backfill.columns import OutputColumns
-    from headrace.producers.backfill.outcome import Outcome
-    from headrace.producers.backfill.source import Chunk
+    from headrace.producers.backfill.job import JobSpec
     from headrace.schemas.messages import JsonObject
 
 MANIFEST = "manifest.json"
 BESIDE = ".headrace"
 INSIDE = "_headrace"
 FORMER = "former"
+REJECTS = "rejects"
 
 
 class JobFiles:
     """The files of the job whose output is to be at this place."""
 
-    def __init__(self, output: str) -> None:
+    def __init__(self, output: str, rejects: str = "rejects") -> None:
         """`output`: a path or URI; with a suffix it is a file, without one, or with a slash at its end, a directory.
 
-        Raises OutputFailed.
+        `rejects`: what the file of rows without an output is called after. Raises OutputFailed.
         """
         self.output = output
         path = output.partition("?")[0] if "://" in output else output
@@ -45,12 +45,21 @@ class JobFiles:
         if self.is_directory:
             folder = Folder.at(output.replace(path, path.rstrip("/"), 1))
             self.own = folder.child(INSIDE)
-            parts, file, rejects = folder, "", f"{INSIDE}/rejects.jsonl"
+            parts, file, rejects_file = folder, "", f"{INSIDE}/{rejects}.jsonl"
         else:
             folder, file = Folder.of_file(output)
             self.own = folder.child(file + BESIDE)
-            parts, rejects = self.own.child("parts"), f"{PurePosixPath(file).stem}.rejects.jsonl"
-        self.places = Places(parts, self.own.child("rejects"), folder, file, rejects)
+            # Of the whole name: `tags.jsonl` may lie beside `tags.parquet`. OpenAI's error file is none of that.
+            name = file if rejects == REJECTS else PurePosixPath(file).stem
+            parts, rejects_file = self.own.child("parts"), f"{name}.{rejects}.jsonl"
+        self.places = Places(parts, self.own.child("rejects"), folder, file, rejects_file)
+        self._writer = ""
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> JobFiles:
+        """The files of a job; what a batch's calls came to instead of an answer is called as OpenAI does. Raises
+        OutputFailed."""
+        return cls(spec.output_path, REJECTS if spec.openai_batch is None else "errors")
 
     @property
     def shown(self) -> str:
@@ -68,8 +77,44 @@ class JobFiles:
         return None if text is None else read_state(text, self.own.shown(FILE_NAME))
 
     def save(self, state: JobState) -> None:
-        """Write the state. Raises OutputFailed."""
+        """Write the state. Raises OutputFailed, and JobTaken where another process has taken it over."""
+        if self._writer:
+            self.check_ours(state.job)
+        self._write(state)
+
+    def take_over(self, state: JobState, writer: str) -> JobState:
+        """Write the state as this process's: whoever had it before finds so when it is to write the next.
+
+        It might not hear of it otherwise: one that was frozen goes on where it stood, before it has heard anything.
+        Raises OutputFailed.
+        """
+        self._writer = writer
+        return self._write(state)
+
+    def _write(self, state: JobState) -> JobState:
+        state = state.model_copy(update={"writer": self._writer})
         self.own.write(FILE_NAME, state_bytes(state))
+        return state
+
+    def check_ours(self, job: str) -> None:
+        """Raises JobTaken where another process has written the state since `take_over`."""
+        found = self.state()
+        if found is None:
+            raise JobTaken(f"job {job} was set aside meanwhile: {self.own.shown(FILE_NAME)} is gone")
+        if found.job != job:
+            raise JobTaken(
+                f"job {job} was set aside meanwhile: {self.shown} is the output of {found.job} now"
+            )
+        if found.writer != self._writer:
+            raise JobTaken(
+                f"job {job} is run by another process now: it has written {self.own.shown(FILE_NAME)}"
+            )
+
+    def sweep(self) -> None:
+        """Remove what killed processes have left half written. Raises OutputFailed."""
+        places = self.places
+        for folder in (self.own, places.parts, places.rejects, places.folder):
+            folder.sweep()
 
     def set_aside(self, state: JobState) -> None:
         """Make room for a new job. The former one's state and parts stay, under its id, until the next is set aside.
@@ -110,17 +155,17 @@ class JobFiles:
         if not self.is_directory:
             remove_parts(self.places, state.parts)
 
-    def write_open_failures(self, failures: Iterable[tuple[Chunk, int, Outcome]], state: JobState) -> None:
+    def write_open_failures(self, failures: Iterable[bytes], state: JobState) -> None:
         """All rows that have failed so far, those of parts and these of chunks that have none yet, as one file.
 
-        For people who look why a job has stopped: the next run does without it. Raises OutputFailed.
+        `failures` are lines. For people who look why a job has stopped: the next run does without it. Raises
+        OutputFailed.
         """
         lines: list[bytes] = []
         for part in state.parts:
             if reject_count(part):
                 lines.append(self.places.rejects.read(rejects_name(part.number)) or b"")
-        for chunk, index, outcome in failures:
-            lines.append(json_line(reject_line(chunk, index, outcome)).encode())
+        lines.extend(failures)
         if lines:
             self.places.folder.write(self.places.rejects_file, b"".join(lines))
 

@@ -14,11 +14,14 @@ from headrace.consumers.backfill_jobs import JobId
 from headrace.consumers.lane_progress import LaneWatcher
 from headrace.producers.backfill.answer_index import AnswerIndex
 from headrace.producers.backfill.asking import RowAsker
+from headrace.producers.backfill.batch_lines import BatchLines
+from headrace.producers.backfill.batch_output import BatchOutput
 from headrace.producers.backfill.failures import JobCancelled, JobTaken
 from headrace.producers.backfill.job_files import JobFiles
 from headrace.producers.backfill.known_answers import fill_from_earlier_job, fill_from_parts
 from headrace.producers.backfill.locations import without_secrets
 from headrace.producers.backfill.manifest import manifest_of
+from headrace.producers.backfill.openai_batch import BatchMapping
 from headrace.producers.backfill.orders import OrdersLink
 from headrace.producers.backfill.output_parts import TableOutput, lay_out_again
 from headrace.producers.backfill.preparing import PreparedJob, prepare
@@ -86,7 +89,7 @@ class JobProcess:
         Raises JobInvalid, JobChanged, JobCancelled, JobTaken, InputFailed, OutputFailed, StateUnreadable, TopicsError,
         KafkaUnavailable, KafkaFailed, BrokerNotFound. Why a job stopped by itself is in what is returned.
         """
-        files = JobFiles(self.spec.output_path)
+        files = JobFiles.of(self.spec)
         job = prepare(self.settings, self.spec, self.tell.reading)
         state = self._state_before(files, job)
         if state is not None and state.status == "done" and not self._has_round(state):
@@ -97,6 +100,9 @@ class JobProcess:
             wire = KafkaWire(self.settings, job.names, self.spec.lane)
             stack.callback(wire.close)
             is_new = state is None
+            answers = self._answers(
+                stack, files, job
+            )  # before there is a job: what is to be reused may not be there
             if state is None:
                 state = self._new_state(files, job, wire)
                 files.save(state)
@@ -112,7 +118,7 @@ class JobProcess:
                 files.save(state)
             end = None
             if state.status != "written":
-                end = self._work(stack, state, files, job, wire, link, feeds or Feeds(self.settings))
+                end = self._work(stack, state, files, job, wire, link, answers, feeds or Feeds(self.settings))
                 state = end.state
             if state.status == "written":
                 state = self._put_together(files, state, job, link)
@@ -164,6 +170,12 @@ class JobProcess:
             names=job.columns.names,
         )
 
+    def _within_results(self, state: JobState) -> JobState:
+        """Where `results` ends before what the state says, it was made anew: all that comes lies from its end on."""
+        ends = end_of_results(self.settings, state.results_topic)
+        offsets = {at: min(offset, ends.get(at, offset)) for at, offset in state.offsets.items()}
+        return state.model_copy(update={"offsets": offsets})
+
     @contextlib.contextmanager
     def _link(self, state: JobState, files: JobFiles) -> Generator[OrdersLink]:
         link = OrdersLink(self.settings, JobId(state.model, state.contract, state.job), files.shown)
@@ -185,9 +197,7 @@ class JobProcess:
         """From here on any other process finds the job taken. Until now one may have gone on with it: so the state is
         read once more."""
         settled = state.written_rows
-        link.tell(
-            "running", rows=state.rows, settled=settled, failed=settled - state.statuses.get("ok", 0)
-        )
+        link.tell("running", rows=state.rows, settled=settled, failed=settled - state.statuses.get("ok", 0))
         found = files.state()
         if found is None or found.job != state.job:
             raise JobTaken(f"{files.shown}: another process has begun another job here at the same moment")
@@ -203,22 +213,26 @@ class JobProcess:
         job: PreparedJob,
         wire: KafkaWire,
         link: OrdersLink,
+        answers: AnswerIndex | None,
         feeds: Feeds,
     ) -> End:
-        answers = self._answers(stack, state, files, job)
+        if answers is not None and self.spec.dedupe and state.parts and self.spec.openai_batch is None:
+            fill_from_parts(answers, files.places, state, job.columns)
         topic = job.names.requests(self.spec.lane)
-        about = about_of(state)
+        output = output_of(files, job, state)
         parts = Parts(
             source=job.source,
             mapping=job.mapping,
             asker=RowAsker(job.mapping, job.digests),
-            output=output_of(files, job, state, about),
+            output=output,
             save=files.save,
             wire=wire,
             link=link,
             results_end=lambda: end_of_results(self.settings, job.names.results),
+            results_tip=lambda: end_of_results(self.settings, job.names.results, committed=False),
             lane_topic=topic,
             answers=answers,
+            still_ours=lambda: files.check_ours(state.job),
         )
         spec = self.spec
         limits = Limits(spec.breaker, spec.token_budget, spec.dedupe, spec.give_up_after_s)
@@ -233,12 +247,11 @@ class JobProcess:
         stack.enter_context(feeds.reading(job.names.results, state.job, state.offsets, run.deliver))
         end = run.run()
         if end.state.status != "written":
-            files.write_open_failures(run.open_failures(), end.state)
+            lines = (output.failure_line(*failure) for failure in run.open_failures())
+            files.write_open_failures(lines, end.state)
         return end
 
-    def _answers(
-        self, stack: contextlib.ExitStack, state: JobState, files: JobFiles, job: PreparedJob
-    ) -> AnswerIndex | None:
+    def _answers(self, stack: contextlib.ExitStack, files: JobFiles, job: PreparedJob) -> AnswerIndex | None:
         spec = self.spec
         if not spec.dedupe and spec.reuse is None:
             return None
@@ -247,15 +260,11 @@ class JobProcess:
         if spec.reuse is not None:
             count = fill_from_earlier_job(answers, self.settings, spec.reuse, files, job)
             self.tell.say(f"{count:,} answers of {spec.reuse} can be taken over")
-        if spec.dedupe and state.parts:
-            fill_from_parts(answers, files.places, state, job.columns)
         return answers
 
     # --- after ---
 
-    def _put_together(
-        self, files: JobFiles, state: JobState, job: PreparedJob, link: OrdersLink
-    ) -> JobState:
+    def _put_together(self, files: JobFiles, state: JobState, job: PreparedJob, link: OrdersLink) -> JobState:
         def joined(rows: int) -> None:
             link.check()
             self.tell.joining(rows)
@@ -283,9 +292,12 @@ def _without_secrets(job_file: JsonObject) -> JsonObject:
     return cleaned
 
 
-def output_of(files: JobFiles, job: PreparedJob, state: JobState, about: dict[str, str]) -> TableOutput:
+def output_of(files: JobFiles, job: PreparedJob, state: JobState) -> TableOutput | BatchOutput:
     """Where a job's parts go."""
-    return TableOutput(files.places, job.columns, job.spec.output_format, about)
+    if isinstance(job.mapping, BatchMapping):
+        lines = BatchLines(job.mapping, state.job, created=state.created_ms // 1000)
+        return BatchOutput(files.places, lines)
+    return TableOutput(files.places, job.columns, job.spec.output_format, about_of(state))
 
 
 def about_of(state: JobState) -> dict[str, str]:

@@ -25,7 +25,8 @@ class ColumnKinds:
     """What each key's values are, row after row.
 
     All texts: string. All true or false: bool. All integers of 64 bits: int64. Integers and other numbers: float64,
-    if that holds each integer exactly. Only nulls: string. Anything else (mixed, nested): string, with JSON text.
+    if that holds each integer exactly. Only nulls: string. Texts among numbers, true and false: string, the others as
+    JSON has them (a film's title 1776 is "1776"). Anything else (nested, huge): string, with JSON text.
     """
 
     def __init__(self) -> None:
@@ -65,6 +66,10 @@ class ColumnKinds:
             name for name, kinds in self._kinds().items() if types[name] == pa.string() and not kinds <= texts
         }
 
+    def with_plain_texts(self) -> set[str]:
+        """Those of them whose texts stand there as they are, without quotes: no value of theirs is nested."""
+        return {name for name, kinds in self._kinds().items() if str in kinds and not kinds & {dict, list}}
+
     def _kinds(self) -> dict[str, set[type[Any]]]:
         kinds: dict[str, set[type[Any]]] = {}
         for name, kind in self._seen:
@@ -83,10 +88,18 @@ class ColumnKinds:
 
 
 def column_of(
-    name: str, kind: pa.DataType, rows: Sequence[JsonObject | RowFault], *, json_text: bool
+    name: str,
+    kind: pa.DataType,
+    rows: Sequence[JsonObject | RowFault],
+    *,
+    json_text: bool,
+    plain_texts: bool = False,
 ) -> pa.Array[Any]:
     """A column of rows; null where a row does not have it, or cannot be read."""
     values: list[JsonValue] = [None if isinstance(row, RowFault) else row.get(name) for row in rows]
     if json_text:
-        values = [None if value is None else strict_json.dump(value) for value in values]
+        values = [
+            value if value is None or (plain_texts and isinstance(value, str)) else strict_json.dump(value)
+            for value in values
+        ]
     return cast("pa.Array[Any]", pa.array(values, kind))

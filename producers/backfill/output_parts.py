@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, cast
 from headrace.producers.backfill.assembly import Places, UnpackedPart, unpack
 from headrace.producers.backfill.columns import OutputColumns
 from headrace.producers.backfill.outcome import Outcome
-from headrace.producers.backfill.parts import PartWriter, read_part
+from headrace.producers.backfill.parts import PartWriter, read_part, reject_line
 from headrace.producers.backfill.source import Chunk
 from headrace.producers.backfill.state import JobState, WrittenPart
+from headrace.producers.backfill.table_files import json_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +50,9 @@ class TableOutput:
 
     def earlier(self, part: WrittenPart) -> list[Outcome]:
         return list(outcomes_in(read_part(self._places.parts, part, self._columns), self._columns))
+
+    def failure_line(self, chunk: Chunk, index: int, outcome: Outcome) -> bytes:
+        return json_line(reject_line(chunk, index, outcome)).encode()
 
 
 def outcomes_in(table: pa.Table, columns: OutputColumns) -> Iterator[Outcome]:

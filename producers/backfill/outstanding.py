@@ -3,7 +3,8 @@
 A request whose offset lies below the group's committed frontier was answered or passed over, and what was published of
 it was committed with that. Once `results` has been read to where it ended after that was seen, and there was nothing
 for the row, then its answer is not to be had any more: retention took it, or a worker knows its id as answered long
-ago. Such a row is asked about once more, to be run whatever is known of its id.
+ago. The end is that of all that is written: an open transaction holds back answers that were committed behind it. Such
+a row is asked about once more, to be run whatever is known of its id.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from headrace.consumers.records import TopicPartition
 LOOK_AFTER_S = 15.0  # a row that waits for less is not looked for
 LOOK_EVERY_S = 10.0
 SETTLE_S = 10.0  # for the markers of a transaction
+BLOCKED_S = 90.0  # a transaction that nobody ends is aborted by the broker after ten
 
 
 @dataclass(slots=True)
@@ -102,6 +104,14 @@ class Outstanding:
             return []
         self._suspicion = None
         return [row for row in suspicion.rows if row in self._rows]
+
+    def blocked(self, positions: Mapping[int, int], now_s: float) -> list[int]:
+        """Partitions of `results` that have more than can be read, and have had for longer than any transaction of a
+        worker may take: somewhere in them lies one that does not end."""
+        suspicion = self._suspicion
+        if suspicion is None or suspicion.ends is None or now_s - suspicion.since_s < BLOCKED_S:
+            return []
+        return sorted(at for at, end in suspicion.ends.items() if positions.get(at, 0) < end)
 
     def _done(self, progress: LaneProgress, now_s: float) -> Iterator[int]:
         for asked in self._rows.values():

@@ -41,6 +41,7 @@ class JobView:
     state: str = "running"  # catching up, running, paused, stopping, putting together
     note: str = ""
     shared: int = 0  # rows that took the answer of another row of this job; `reused`: of an earlier job
+    settled_here: int = 0  # rows that this process has brought to their end
     is_lane_known: bool = True  # whether members, capacity and what is ahead have been looked at
 
     @property

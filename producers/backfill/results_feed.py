@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.consumers.kafka import TailReader
+from headrace.consumers.kafka import Isolation, TailReader
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import Record
 from headrace.consumers.result_schemas import frozen_result_schemas
@@ -108,6 +108,9 @@ class ResultsFeed:
             except HeadraceError as error:
                 log.warning("%s cannot be read, trying on: %s", self._topic, error)
                 self._stop.wait(TRY_AGAIN_S)
+            except Exception:  # a thread that ended would leave its jobs waiting without a word
+                log.exception("reading %s has failed, trying on", self._topic)
+                self._stop.wait(TRY_AGAIN_S)
 
     def _read(self) -> None:
         """Until it is to stop, or to go back."""
@@ -126,11 +129,18 @@ class ResultsFeed:
                 with self._lock:
                     if self._goes_back:
                         return
+                    before = dict(self._positions)
                     for tp in partitions:
                         self._positions[tp.partition] = max(starts[tp], tail.position(tp) or 0)
                     positions, subscribers = dict(self._positions), dict(self._subscribers)
                 lost = sum(tail.skipped.values())
-                self._hand_out(records, positions, subscribers, lost - skipped)
+                try:
+                    self._hand_out(records, positions, subscribers, lost - skipped)
+                except HeadraceError:  # of the registry: nobody has had them, so they are to be read again
+                    with self._lock:
+                        for at, position in before.items():
+                            self._positions[at] = min(position, self._positions[at])
+                    raise
                 skipped = lost
         finally:
             self._tail = None
@@ -169,13 +179,19 @@ class ResultsFeed:
             return error
 
 
-def end_of_results(settings: Settings, topic: str, timeout_s: float = 30.0) -> dict[int, int]:
-    """Where each partition of a topic ends now, for whoever reads what is committed.
+def end_of_results(
+    settings: Settings, topic: str, timeout_s: float = 30.0, *, committed: bool = True
+) -> dict[int, int]:
+    """Where each partition of a topic ends now: for whoever reads what is committed, that is, at the first open
+    transaction; or with all that has been written.
 
     Raises TopicsError where there is no such topic, KafkaUnavailable, KafkaFailed, BrokerNotFound.
     """
     partitions = partitions_of(settings, [topic])[topic]
-    tail = TailReader(settings, partitions, dict.fromkeys(partitions, 0), timeout_s=timeout_s)
+    isolation: Isolation = "read_committed" if committed else "read_uncommitted"
+    tail = TailReader(
+        settings, partitions, dict.fromkeys(partitions, 0), timeout_s=timeout_s, isolation=isolation
+    )
     try:
         return {tp.partition: offset for tp, offset in tail.end_offsets(timeout_s).items()}
     finally:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from headrace.producers.backfill.source import Chunk
     from headrace.producers.backfill.wire import Wire
 
-MAX_OPEN_ROWS = 60_000  # outcomes held in memory for chunks that lack a row; no chunk is begun beyond it
+# Rows held in memory for chunks that lack a row: outcomes, and rows that wait for another's answer. No chunk is begun
+# beyond it.
+MAX_OPEN_ROWS = 60_000
 
 
 class KnownAnswers(Protocol):
@@ -72,12 +74,13 @@ class RowsToAsk:
         self._acknowledged: deque[tuple[int, RecordLocation | HeadraceError]] = deque()
         self._leaders: dict[str, int] = {}  # digest: the row that is asked about for all that ask the same
         self._followers: dict[int, list[int]] = {}
+        self._following = 0  # rows, of all leaders
         self._digests: dict[int, str] = {}  # of the leaders
 
     def next_row(self) -> int | None:
         """None: all are taken up, or too many chunks are open."""
         while not self._unsent:
-            self.held_back = self._ledger.open_rows >= MAX_OPEN_ROWS
+            self.held_back = self._ledger.open_rows + self._following >= MAX_OPEN_ROWS
             chunk = None if self.held_back else next(self._chunks, None)
             if chunk is None:
                 return None
@@ -98,7 +101,7 @@ class RowsToAsk:
         chunk = self.open[row // self._ledger.chunk_rows]
         question = self._asker.ask(chunk.rows[row - chunk.first_row])
         if isinstance(question, NotAsked):
-            self._settle(row, question.outcome)
+            self._settle_here(row, question.outcome)
             return 0
         if self._is_known(row, question.digest):
             return 0
@@ -110,7 +113,7 @@ class RowsToAsk:
             self._wire.send(request, self._outstanding.partition_of(row), told, again=again)
         except MessageError as error:
             self._outstanding.settle(row)
-            self._settle(row, refusal(error))
+            self._settle_here(row, refusal(error))
             return 0
         if self._dedupe:
             self._leaders[question.digest] = row
@@ -128,12 +131,13 @@ class RowsToAsk:
     def _is_known(self, row: int, digest: str) -> bool:
         """Whether a row's answer is known, or comes with another row's."""
         if self._answers is not None and (known := self._answers.get(digest)) is not None:
-            self._settle(row, without_cost(known))
+            self._settle_here(row, without_cost(known))
             return True
         leader = self._leaders.get(digest)
         if leader is None or leader == row:
             return False
         self._followers.setdefault(leader, []).append(row)
+        self._following += 1
         return True
 
     def settled(self, row: int, digest: str, outcome: Outcome) -> None:
@@ -142,11 +146,17 @@ class RowsToAsk:
             self._answers.put(digest, outcome)
         self._settle_followers(row, outcome)
 
+    def _settle_here(self, row: int, outcome: Outcome) -> None:
+        """Without an answer to itself; others may have waited for one since it was asked about before."""
+        self._settle(row, outcome)
+        self._settle_followers(row, outcome)
+
     def _settle_followers(self, row: int, outcome: Outcome) -> None:
         digest = self._digests.pop(row, None)
         if digest is not None and self._leaders.get(digest) == row:
             del self._leaders[digest]
         for follower in self._followers.pop(row, ()):
+            self._following -= 1
             self._settle(follower, without_cost(outcome))
 
     def take_back(self, row: int) -> None:
@@ -172,8 +182,7 @@ class RowsToAsk:
         if not isinstance(error, ResultTooLarge):
             raise error
         outcome = Outcome("rejected", code="request_too_large", error=str(error), asked=False)
-        self._settle(row, outcome)
-        self._settle_followers(row, outcome)
+        self._settle_here(row, outcome)
 
 
 def refusal(error: MessageError) -> Outcome:

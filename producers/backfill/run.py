@@ -62,8 +62,7 @@ class JobRun:
             row_count=state.rows, chunk_rows=state.rows_per_part, done=state.done, positions=state.offsets
         )
         self._outstanding = Outstanding(of.lane_topic, state.lane_partitions)
-        rows_left = state.rows - sum(part.rows for part in state.parts if part.number in state.done)
-        self._breaker = Breaker(limits.max_failures, rows_left)
+        self._breaker = Breaker(limits.max_failures)
         self._rows = RowsToAsk(
             of.source.chunks(state.rows_per_part, self._ledger.is_wanted),
             self._ledger,
@@ -131,12 +130,15 @@ class JobRun:
         """One turn of the loop, after `begin`; waits so many seconds for results where there is nothing to send."""
         if self._phase == "catching up" and has_read_to(self._ledger.positions, self._answered_before):
             self._phase = "running"
+            self._obey()  # it may have been paused before this process began
         self._rows.take_acknowledgements()
         sent = self._send_some()
         self._take_findings(0 if sent else idle_s)
         self._write_settled()
         if self._ledger.is_complete:
-            return self._end("written", None)
+            # A small job ends between two looks; another round has nothing left to spare.
+            why = self._breaker.why if self.state.redo is None else None
+            return self._end("written", None) if why is None else self._stop(TooManyFailures(why))
         error = self._look_around()
         return None if error is None else self._stop(error)
 
@@ -154,7 +156,8 @@ class JobRun:
         for found in findings.found:
             self._take_result(found, now)
         self._ledger.read_to(findings.positions)
-        self._tally.rates.note(now, ours=len(findings.found), others=findings.others)
+        if self._phase != "catching up":
+            self._tally.rates.note(now, ours=len(findings.found), others=findings.others)
         if findings.skipped:
             log.warning(
                 "%d results were gone before they were read: their rows are asked again", findings.skipped
@@ -177,7 +180,8 @@ class JobRun:
             return
         if self._settle(of.row, outcome, (found.partition, found.offset)):
             self._tally.answered += 1
-            self._tally.rates.note(now, rows=1, tokens=outcome.completion_tokens)
+            if self._phase != "catching up":  # what came before this process began is no rate of now
+                self._tally.rates.note(now, rows=1, tokens=outcome.completion_tokens)
             self._rows.settled(of.row, of.digest, outcome)
 
     def _settle(self, row: int, outcome: Outcome, at: tuple[int, int] | None = None) -> bool:
@@ -243,6 +247,7 @@ class JobRun:
     def _write_settled(self) -> None:
         for number in self._ledger.settled_chunks():
             self._of.link.check()
+            self._of.still_ours()
             outcomes = [each for each in self._ledger.outcomes(number) if each is not None]
             part = self._of.output.write(self._rows.open[number], outcomes, self.state.round)
             del self._rows.open[number]
@@ -309,7 +314,9 @@ class JobRun:
     def _ask_overdue(self, lane: LaneProgress, now: float) -> None:
         overdue: list[int] = []
         with contextlib.suppress(KafkaUnavailable):  # an outage: they are looked for again
-            overdue = self._outstanding.overdue(lane, self._ledger.positions, self._of.results_end, now)
+            overdue = self._outstanding.overdue(lane, self._ledger.positions, self._of.results_tip, now)
+        blocked = self._outstanding.blocked(self._ledger.positions, now)
+        self._note = _open_transaction(self.state.results_topic, blocked) if blocked else ""
         for row in overdue:
             log.warning("the answer to row %d is not to be had any more: it is asked again", row)
             self._rows.ask(row, again=True)
@@ -320,6 +327,7 @@ class JobRun:
         is_cancelled = self._phase == "cancelling"
         self._phase = "stopping"
         if is_cancelled or isinstance(error, TooManyFailures):
+            self._of.still_ours()  # or what another process has asked for would be taken back
             self._take_back(str(error))
         self._write_settled()
         return self._end("cancelled" if is_cancelled else "stopped", error)
@@ -372,3 +380,12 @@ class JobRun:
             for index, outcome in enumerate(self._ledger.outcomes(number)):
                 if outcome is not None and outcome.status != "ok":
                     yield chunk, index, outcome
+
+
+def _open_transaction(topic: str, partitions: list[int]) -> str:
+    """What to do about a log that committed readers cannot read on in."""
+    shown = ", ".join(f"{topic}-{partition}" for partition in partitions)
+    return (
+        f"{shown}: a transaction there does not end, and nothing behind it can be read; find it with Kafka's"
+        " kafka-transactions.sh find-hanging, and abort it"
+    )

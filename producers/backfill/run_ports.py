@@ -52,7 +52,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a run is made of. `save` writes the state, `results_end` asks where `results` ends now."""
+    """What a run is made of. `save` writes the state. `results_end` asks where `results` ends now for who reads what is
+    committed, `results_tip` where it ends with what open transactions hold back."""
 
     source: Source
     mapping: RowMapping
@@ -62,8 +63,11 @@ class Parts:
     wire: Wire
     link: Link
     results_end: Callable[[], Mapping[int, int]]
+    results_tip: Callable[[], Mapping[int, int]]
     lane_topic: str
     answers: KnownAnswers | None = None
+    # Raises JobTaken where another process has written the state: of that one hears even where Kafka says nothing yet.
+    still_ours: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ class JobState(_Written):
     reason: str | None = None  # of its stop
     created_ms: Count
     updated_ms: Count
+    writer: str = ""  # the incarnation of the process that has written this
     busy_ms: Count = 0  # that processes have worked at it, all together
     outstanding: Count = 0  # rows that were asked about and had no answer when this was written
     job_file: JsonObject = Field(default_factory=dict[str, JsonValue])  # what the job says, with whole paths

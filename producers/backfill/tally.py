@@ -33,6 +33,7 @@ class Tally:
         self.asked = 0  # requests that were sent
         self.answered = 0  # rows, by a result
         self.reused = 0  # rows, by an answer of an earlier job
+        self.settled = 0  # rows that came to their end in this process
         self.shared = 0  # rows, by another row's answer
         self._open: dict[int, _OpenChunk] = {}
 
@@ -42,6 +43,7 @@ class Tally:
         counts.statuses[outcome.status] += 1
         if is_earlier:
             return
+        self.settled += 1
         counts.prompt_tokens += outcome.prompt_tokens
         counts.completion_tokens += outcome.completion_tokens
         if outcome.status != "ok":
@@ -112,5 +114,6 @@ class Tally:
             state=phase,
             note=note,
             shared=self.shared,
+            settled_here=self.settled,
             is_lane_known=lane is not None,
         )

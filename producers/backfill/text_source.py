@@ -69,7 +69,7 @@ class TextSource:
         self.schema = pa.schema(
             [(name, types[name]) for name in kept_names(keep, self.columns, location.shown)]
         )
-        self._as_json_text = self._kinds.as_json_text()
+        self._as_json_text, self._plain = self._kinds.as_json_text(), self._kinds.with_plain_texts()
 
     # --- the scan ---------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class TextSource:
 
     def _chunk(self, number: int, first_row: int, rows: list[JsonObject | RowFault]) -> Chunk:
         arrays = [
-            column_of(name, kind, rows, json_text=name in self._as_json_text)
+            column_of(name, kind, rows, json_text=name in self._as_json_text, plain_texts=name in self._plain)
             for name, kind in types_of(self.schema).items()
         ]
         return Chunk(number, first_row, rows, pa.Table.from_arrays(arrays, schema=self.schema))

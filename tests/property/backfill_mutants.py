@@ -139,3 +139,31 @@ def a_round_asks_for_everything(patch: pytest.MonkeyPatch) -> None:
 @bug("round")
 def a_round_keeps_what_it_was_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(run, "is_asked_again", lambda *_: False)
+
+
+@bug("each_row")
+def what_an_open_transaction_holds_back_is_given_up(patch: pytest.MonkeyPatch) -> None:
+    """Where `results` ends for readers of what is committed, nothing may be written: more may lie behind."""
+    overdue = outstanding.Outstanding.overdue
+
+    def blind(self: Any, progress: Any, positions: Any, _: Any, now_s: float) -> list[int]:
+        return overdue(self, progress, positions, lambda: positions, now_s)
+
+    patch.setattr(outstanding.Outstanding, "overdue", blind)
+
+
+@bug("each_row")
+def a_process_that_has_lost_its_job_writes_on(patch: pytest.MonkeyPatch) -> None:
+    make = run.JobRun.__init__
+
+    def trusting(self: Any, state: Any, of: Any, *rest: Any, **named: Any) -> None:
+        import dataclasses
+
+        make(self, state, dataclasses.replace(of, still_ours=lambda: None), *rest, **named)
+
+    patch.setattr(run.JobRun, "__init__", trusting)
+
+
+@bug("each_row")
+def what_could_not_be_sent_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rows_to_ask.RowsToAsk, "_not_sent", lambda *_: None)

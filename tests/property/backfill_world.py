@@ -16,6 +16,7 @@ from headrace.consumers.lane_progress import LaneProgress
 from headrace.consumers.records import CommitPoint, RecordLocation, TopicPartition
 from headrace.producers.backfill.asking import RowAsker
 from headrace.producers.backfill.breaker import MaxFailures
+from headrace.producers.backfill.failures import JobTaken
 from headrace.producers.backfill.outcome import Outcome
 from headrace.producers.backfill.results_feed import Findings, FoundResult
 from headrace.producers.backfill.row_ids import RequestDigests
@@ -24,14 +25,18 @@ from headrace.producers.backfill.run_ports import End, Limits, Parts
 from headrace.producers.backfill.source import Chunk, RowFault
 from headrace.producers.backfill.state import JobState, WrittenPart
 from headrace.producers.backfill.wire import Told
-from headrace.schemas.errors import InvalidField
+from headrace.schemas.errors import HeadraceError, InvalidField, KafkaUnavailable
 from headrace.schemas.messages import ErrorDetail, JsonObject, Output, Provenance, Request, Result, Usage
 
 JOB = "films-00000000"
 LANE = "headrace.m.c1.requests.backfill"
 
 # `flaky` fails in every round but the last that is played.
-RowKind = Literal["good", "fails", "flaky", "bad", "unreadable"]
+# `refused`: by the worker, which knows no id by that.
+RowKind = Literal["good", "fails", "flaky", "refused", "bad", "unreadable"]
+
+
+OPEN_TURNS = 20  # of calm, that transactions stay open for
 
 
 class Killed(Exception):
@@ -53,11 +58,27 @@ class Lane:
     asked: list[Asked] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     results_from: int = 0  # retention took what lies below
+    open_from: int | None = None  # where a transaction is open: nobody is shown what lies from there on
     known: set[str] = field(default_factory=set)
+
+    @property
+    def stable_end(self) -> int:
+        """Up to where results are shown."""
+        return len(self.results) if self.open_from is None else self.open_from
 
     @property
     def frontier(self) -> int:
         return next((each.offset for each in self.asked if not each.done), len(self.asked))
+
+
+@dataclass(slots=True)
+class Gone:
+    """A process that is not the job's any more and does not know it."""
+
+    incarnation: int
+    run: JobRun
+    read: dict[int, int]
+    has_heard: bool = False
 
 
 class MemorySource:
@@ -124,6 +145,10 @@ class World:
         self.order_given: Order | None = None
         self.now = 1000.0
         self.incarnation = 0
+        self.gone: list[Gone] = []  # frozen processes, which go on for a while when they come back
+        self.sends_that_fail = 0
+        self.acks_are_late = False
+        self.acks: list[Callable[[], None]] = []
         self.kill_before_save = self.kill_after_save = False
         self.flaky_heal_from = 99
         self.took_from_results = False  # retention has: rows may be generated again
@@ -146,10 +171,27 @@ class World:
     # --- the process ---
 
     def start(self) -> None:
-        self.incarnation += 1
+        self.incarnation += 1  # and so the state is this process's
         self.run = self._process(self.incarnation)
         self.read = dict(self.run.state.offsets)
         self.run.begin()
+
+    def freeze(self) -> None:
+        """The machine is gone, and another takes the job over."""
+        self.gone.append(Gone(self.incarnation, self.run, self.read))
+        self.start()
+
+    def come_back(self, pick: int) -> None:
+        """One that was gone goes on for a turn, with what has come; it may not have heard that its job is taken."""
+        if not self.gone:
+            return
+        gone = self.gone[pick % len(self.gone)]
+        gone.has_heard = gone.has_heard or pick % 3 == 0
+        gone.run.deliver(self._findings(gone.read, 1 + pick % 5))
+        try:
+            assert gone.run.step(0) is None, "it ended a job that was another's"
+        except JobTaken:
+            self.gone.remove(gone)
 
     def _process(self, incarnation: int) -> JobRun:
         world = self
@@ -158,6 +200,9 @@ class World:
         class Files:
             def write(self, chunk: Chunk, outcomes: Sequence[Outcome], round_: int) -> WrittenPart:
                 assert len(outcomes) == len(chunk.rows)
+                assert incarnation == world.incarnation, (
+                    "a part was written by a process that had lost the job"
+                )
                 world.written[chunk.number] = list(outcomes)
                 return WrittenPart(
                     number=chunk.number,
@@ -179,14 +224,16 @@ class World:
             def order(self) -> Order | None:
                 return world.order_given
 
-            def check(self) -> None: ...
+            def check(self) -> None:
+                if incarnation in {gone.incarnation for gone in world.gone if gone.has_heard}:
+                    raise JobTaken("heard of it")
 
             def tell(self, status: Any, *, rows: int, settled: int, failed: int) -> None:
                 assert failed <= settled <= rows
 
         class Wire:
             def send(self, request: Request, partition: int, told: Told, *, again: bool = False) -> None:
-                told(world.append(request, partition, again))
+                world.send(request, partition, told, again)
 
             def cancel(self, job: str, reason: str) -> None:
                 world.cancel()
@@ -207,17 +254,24 @@ class World:
             mapping=mapping,
             asker=RowAsker(mapping, RequestDigests("m", 1, None)),
             output=Files(),
-            save=self.save,
+            save=lambda state: self.save(state, incarnation),
             wire=Wire(),
             link=Line(),
-            results_end=lambda: {n: len(lane.results) for n, lane in enumerate(self.lanes)},
+            results_end=lambda: {n: lane.stable_end for n, lane in enumerate(self.lanes)},
+            results_tip=lambda: {n: len(lane.results) for n, lane in enumerate(self.lanes)},
             lane_topic=LANE,
             answers=Known() if self.dedupe else None,
+            still_ours=lambda: self.still_ours(incarnation),
         )
         limits = Limits(self.max_failures, self.token_budget, self.dedupe)
         return JobRun(self.state, parts, limits, clock=lambda: self.now)
 
-    def save(self, state: JobState) -> None:
+    def still_ours(self, incarnation: int) -> None:
+        if incarnation != self.incarnation:
+            raise JobTaken("the state has another writer")
+
+    def save(self, state: JobState, incarnation: int) -> None:
+        self.still_ours(incarnation)
         if self.kill_before_save:
             self.kill_before_save = False
             raise Killed
@@ -249,6 +303,26 @@ class World:
 
     # --- Kafka and the workers ---
 
+    def send(self, request: Request, partition: int, told: Told, again: bool) -> None:
+        """An outage leaves it open whether the request has arrived."""
+        if self.sends_that_fail:
+            self.sends_that_fail -= 1
+            if self.sends_that_fail % 2:
+                self.append(request, partition, again)
+            found: RecordLocation | HeadraceError = KafkaUnavailable("no broker")
+        else:
+            found = self.append(request, partition, again)
+        if self.acks_are_late:
+            self.acks.append(lambda: told(found))
+        else:
+            told(found)
+
+    def acknowledge(self) -> None:
+        """What was late comes."""
+        for ack in self.acks:
+            ack()
+        self.acks.clear()
+
     def append(self, request: Request, partition: int, again: bool) -> RecordLocation:
         lane = self.lanes[partition]
         lane.asked.append(Asked(request, len(lane.asked), again))
@@ -272,8 +346,11 @@ class World:
         request = asked.request
         if request.id in lane.known and not asked.again:
             return
-        lane.known.add(request.id)
         kind = (request.prompt or "").split()[0]
+        if kind == "refused" and status is None:
+            status = "rejected"
+        else:
+            lane.known.add(request.id)
         round_ = int(request.id.split(".")[2])
         fails = kind == "fails" or (kind == "flaky" and round_ < self.flaky_heal_from)
         if status is None:
@@ -288,6 +365,16 @@ class World:
                 if not asked.done:
                     self._answer(lane, asked, "cancelled")
 
+    def open_transaction(self, pick: int) -> None:
+        """A worker has died amid one: until it is ended, all that comes after it in its partition is unseen."""
+        lane = self.lanes[pick % len(self.lanes)]
+        if lane.open_from is None:
+            lane.open_from = len(lane.results)
+
+    def end_transactions(self) -> None:
+        for lane in self.lanes:
+            lane.open_from = None
+
     def forget(self, pick: int) -> None:
         """Retention takes results, read or not."""
         lane = self.lanes[pick % len(self.lanes)]
@@ -297,18 +384,21 @@ class World:
 
     def deliver(self, most: int) -> None:
         """The reader hands over what has come, at most so many of each partition."""
+        self.run.deliver(self._findings(self.read, most))
+        self.step()
+
+    def _findings(self, read: dict[int, int], most: int) -> Findings:
         found: list[FoundResult] = []
         skipped = 0
         for number, lane in enumerate(self.lanes):
-            at = self.read[number]
+            at = read[number]
             if at < lane.results_from:
                 skipped += lane.results_from - at
                 at = lane.results_from
-            upto = min(len(lane.results), at + most)
+            upto = max(at, min(lane.stable_end, at + most))
             found += [FoundResult(number, n, lane.results[n].id, lane.results[n]) for n in range(at, upto)]
-            self.read[number] = upto
-        self.run.deliver(Findings(found, dict(self.read), 0, skipped))
-        self.step()
+            read[number] = upto
+        return Findings(found, dict(read), 0, skipped)
 
     def look(self) -> None:
         points = {
@@ -316,12 +406,23 @@ class World:
         }
         ahead = sum(not each.done for lane in self.lanes for each in lane.asked)
         self.run.look(LaneProgress(self.now, ahead, points, ()))
+        for gone in self.gone:
+            gone.run.look(LaneProgress(self.now, ahead, points, ()))
 
     def calm(self, turns: int) -> None:
-        """Nothing more happens to it: workers work, results are read, time passes."""
+        """Nothing more happens to it: workers work, results are read, time passes; whoever was gone hears of it."""
+        self.sends_that_fail = 0
         for turn in range(turns):
-            if self.is_done:
+            if turn == OPEN_TURNS:
+                self.end_transactions()
+            self.acknowledge()
+            if self.gone:
+                self.come_back(3 * turn)
+            if self.is_done and not self.gone:
                 return
+            if self.is_done:
+                self.now += 1
+                continue
             self.serve(turn)
             self.deliver(3)
             self.look()
@@ -353,7 +454,7 @@ def _result(request: Request, status: Any, partition: int, offset: int) -> Resul
 
 def expected(kind: RowKind, value: int, healed: bool) -> tuple[str, str | None]:
     """Status and value of a row in the end."""
-    if kind in ("bad", "unreadable"):
+    if kind in ("bad", "unreadable", "refused"):
         return "rejected", None
     if kind == "fails" or (kind == "flaky" and not healed):
         return "failed", None

@@ -5,57 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from backfill_batches import COMPLETIONS, HI, a_chunk, a_line, a_mapping
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 from openai_parts import CREATED, a_failed_result, a_result, an_output
 
-from headrace.consumers.catalogue import CatalogueRecords, ServingVersion, serving_key, serving_value
-from headrace.consumers.contracts import Alias, alias_key, alias_value
 from headrace.producers.backfill.batch_ids import UniqueLines
 from headrace.producers.backfill.batch_lines import BatchLines, BatchPart
-from headrace.producers.backfill.contract_view import contract_view
 from headrace.producers.backfill.failures import BatchCallRefused, BatchLineInvalid
-from headrace.producers.backfill.job import job_of
 from headrace.producers.backfill.openai_batch import BatchMapping, batch_model
 from headrace.producers.backfill.outcome import Outcome, without_cost
 from headrace.producers.backfill.source import Chunk, RowFault
-from headrace.schemas.contract import Contract
 from headrace.schemas.errors import MessageError
 from headrace.schemas.messages import JsonObject, Request, Result
-
-HI = [{"role": "user", "content": "Hi"}]
-CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
-
-
-def a_line(url: str = CHAT, *, custom_id: Any = "a", method: Any = "POST", **body: Any) -> JsonObject:
-    asked = {"messages": HI} if url == CHAT else {"prompt": "Hi"}
-    return {
-        "custom_id": custom_id,
-        "method": method,
-        "url": url,
-        "body": {"model": "tagger", **asked, **body},
-    }
-
-
-def a_mapping(output: Any = None, **fields: Any) -> BatchMapping:
-    job = job_of({"openai_batch": "calls.jsonl", "output": "answers.jsonl", **fields}, Path("/work"))
-    records = CatalogueRecords()
-    for model in ("tagger", "teller"):
-        speaks = Contract(model, 1, None, output)
-        one = ServingVersion(model, 1, "1", "vllm", 4_096, output is not None, False, 5, False, speaks)
-        records.take(serving_key(one), serving_value(one))
-    records.take(alias_key("gpt-4o-mini"), alias_value(Alias("gpt-4o-mini", "tagger", 1, "me", 1)))
-    return BatchMapping(job, contract_view(job, records, name="tagger"), records)
-
-
-def a_chunk(rows: Sequence[JsonObject | RowFault], first_row: int = 0) -> Chunk:
-    return Chunk(0, first_row, list(rows), pa.table({"n": list(range(len(rows)))}))
 
 
 def written(
