@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "worker": ("worker", "worker", "Run a worker."),
     "send": ("send", "send", "Send requests: from a file, from standard input, or one prompt."),
     "results": ("results", "results", "Read results: follow, filter, as a table or JSON."),
+    "backfill": ("backfill", "backfill", "A table in, the same table enriched out."),
     "dead": ("dead", "dead", "What was not served as asked: list, show, send it again."),
     "topics": ("topics", "topics", "Create and compare the topics of a model."),
     "contracts": ("contracts", "contracts", "The interface versions share: open, list, retire it."),

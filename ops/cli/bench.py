@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.ops.cli.bench_backfill import backfill
 from headrace.ops.cli.bench_http import http
 from headrace.ops.cli.bench_rollout import rollout
 from headrace.ops.cli.bench_scenarios import interactive, long_request, moves
@@ -34,6 +35,7 @@ bench.add_command(constrained)
 bench.add_command(slow_schema)
 bench.add_command(http)
 bench.add_command(rollout)
+bench.add_command(backfill)
 
 
 @bench.command(
