@@ -1,7 +1,7 @@
 # `make` prints what there is. Nothing has to be installed beforehand but Python (3.11 to 3.14, with venv).
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-rollout test test-nemesis check soak bench chaos nemesis up install install-light lock clean distclean
+.PHONY: help demo demo-backfill demo-rollout test test-nemesis check soak bench chaos nemesis nemesis-backfill up install install-light lock clean distclean
 SHELL := /bin/sh
 
 ENGINE ?= vllm
@@ -19,6 +19,10 @@ help: ## print this list
 demo: ## 40 movie records through Kafka and a real model (ENGINE=simulated: without one)
 	@engine=$$($(INSTALL) --print-engine "$(ENGINE)") && $(INSTALL) light $(ENGINE_SETS) && \
 		exec "$(BIN)/python" -m headrace.ops.demo --engine "$$engine"
+
+demo-backfill: ## 3,201 films as a table in, tagged out, though the process is killed on the way (no model needed)
+	@$(INSTALL) light
+	@exec "$(BIN)/python" -m headrace.ops.backfill_demo $(if $(ROWS),--rows $(ROWS))
 
 demo-rollout: ## watch partitions move to another version, and back from a bad one, on a real Kafka
 	@$(INSTALL) light
@@ -63,6 +67,11 @@ nemesis: ## kill, freeze and cut workers and brokers, then count (SEED, MINUTES,
 		$(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(WORKERS),--workers $(WORKERS)) \
 		$(if $(RATE),--rate $(RATE)) $(if $(ORDER),--order $(ORDER)) $(if $(VLLM),--vllm $(VLLM)) \
 		$(if $(BREAK),--break $(BREAK)) $(if $(KINDS),--kinds "$(KINDS)")
+
+nemesis-backfill: ## kill everything under backfill jobs, and compare with an undisturbed run (SEED, ROWS, KILLS)
+	@$(INSTALL) light dev
+	@PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}" exec "$(BIN)/python" -m nemesis.backfill \
+		$(if $(SEED),--seed $(SEED)) $(if $(ROWS),--rows $(ROWS)) $(if $(KILLS),--kills $(KILLS))
 
 install: ## the virtual environment with everything; the other targets do this themselves
 	@$(INSTALL) light $(ENGINE_SETS) dev
