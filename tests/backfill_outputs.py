@@ -81,7 +81,8 @@ def rows_of(output: Path) -> list[dict[str, Any]]:
 
 def rejects_of(output: Path) -> list[dict[str, Any]]:
     """The lines of an output's rejects, likewise."""
-    file = output / "_headrace" / "rejects.jsonl" if output.is_dir() else output.with_name(output.name + ".rejects.jsonl")
+    beside = output.with_name(f"{output.name}.rejects.jsonl")
+    file = output / "_headrace" / "rejects.jsonl" if output.is_dir() else beside
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     for row in rows:
         row.pop("id")

@@ -100,11 +100,11 @@ def test_a_person_reads_figures_reasons_and_outputs_beside_their_inputs(stage: S
 
 
 def test_a_job_that_max_failures_would_stop_is_told_so(stage: Scene, tmp_path: Path) -> None:
-    ended = estimate(stage, films(tmp_path, faulty=30), "--rows", "0")
+    ended = estimate(stage, films(tmp_path, faulty=60), "--rows", "0")
     assert ended.return_value == 1
     assert (
-        "It cannot run as it stands: 16 of the first 300 rows have failed, and max_failures is 5%: the job would stop "
-        "at row 285"
+        "It cannot run as it stands: 51 of the first 291 rows have failed, and max_failures is 5%: the job would stop "
+        "at row 290"
     ) in " ".join(ended.stdout.split())
 
 
