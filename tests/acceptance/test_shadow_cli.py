@@ -54,7 +54,8 @@ class Stage:
             prefix=self.names.prefix,
             slot="slot-1",
             log=self._place / f"{name}.log",
-            options=options,
+            # All at once they would be answered together: there would be no middle to be killed in.
+            options=(*options, "--max-in-flight", "8") if slowly else options,
             HEADRACE_SIMULATED_TIME_SCALE="0.3" if slowly else "0",
         )
         self._started.append(worker)
