@@ -120,7 +120,10 @@ def _sequence_limits(room: Room, backfill_share: float) -> tuple[int, int, int]:
     total = room.sequences + room.queued_ahead
     reserve = max(1, room.sequences // RESERVE) if room.sequences >= RESERVE_FROM else 0
     lower = total - reserve
-    return total, lower, min(lower, max(1, int(room.sequences * backfill_share)))
+    # Some may wait in the engine only where backfill may fill it: elsewhere a share of it is never without a place,
+    # and there a place would stay empty for a step after each completion.
+    ahead = room.queued_ahead if backfill_share == 1 else 0
+    return total, lower, min(lower, max(1, int(room.sequences * backfill_share) + ahead))
 
 
 def _token_limits(kv_tokens: int, backfill_share: float) -> tuple[int, int, int]:

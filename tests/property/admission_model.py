@@ -62,7 +62,7 @@ class Limits:
     def of(cls, room: Room, share: float) -> Limits:
         whole = room.sequences + room.queued_ahead
         lower = whole - max(1, room.sequences // 16) if room.sequences >= 4 else whole
-        backfill = min(lower, max(1, math.floor(room.sequences * share)))
+        backfill = lower if share == 1 else min(lower, max(1, math.floor(room.sequences * share)))
         if room.kv_tokens is None:
             return cls((whole, lower, backfill), (math.inf,) * 3)
         tokens = room.kv_tokens
