@@ -54,9 +54,19 @@ class RequestConsumer:
     """
 
     def __init__(
-        self, settings: Settings, *, group: str, slot: str, topics: Sequence[str], assignor: GroupAssignor
+        self,
+        settings: Settings,
+        *,
+        group: str,
+        slot: str,
+        topics: Sequence[str],
+        assignor: GroupAssignor,
+        unhurried_topics: Collection[str] = (),
     ) -> None:
-        """Connect; joining begins with the first poll. Raises KafkaUnavailable, KafkaFailed."""
+        """Connect; joining begins with the first poll. `unhurried_topics`: see `FetchingConsumer`.
+
+        Raises KafkaUnavailable, KafkaFailed.
+        """
         self._settings = settings
         self._group = group
         self._slot = slot
@@ -75,6 +85,7 @@ class RequestConsumer:
                 enable_auto_commit=False,
                 isolation_level="read_committed",
                 fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
+                unhurried_topics=unhurried_topics,
                 session_timeout_ms=settings.session_timeout_ms,
                 heartbeat_interval_ms=settings.heartbeat_interval_ms,
                 max_poll_interval_ms=max(MAX_POLL_INTERVAL_MS, settings.session_timeout_ms),

@@ -23,7 +23,7 @@ from headrace.consumers.untyped_kafka import (
 from headrace.consumers.untyped_kafka import errors as kafka_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 # What is read or called of KafkaConsumer, of its fetcher and of its subscription state, beyond their public
 # methods.
@@ -55,6 +55,8 @@ LONGEST_WAIT_S = 0.5
 # How long a broker may hold back a fetch without data that leaves partitions out (paused, or still to be taken):
 # those are fetched only after it.
 PARTIAL_FETCH_MAX_WAIT_MS = 50
+# The same where all that is left out are partitions of topics that are in no hurry.
+UNHURRIED_FETCH_MAX_WAIT_MS = 200
 
 
 def kafka_partition(tp: TopicPartition) -> Any:
@@ -67,12 +69,16 @@ class FetchingConsumer(KafkaConsumer):
 
     A partition without a position is never fetched, and gets none by itself: neither the committed offset
     nor a reset is asked for here. Whoever owns the consumer calls `seek()`.
+
+    `unhurried_topics` are often paused, for they have more than can be worked off: nobody minds if they are fetched a
+    little later, and brokers are spared a fetch without data every 50 ms.
     """
 
-    def __init__(self, **configs: Any) -> None:
+    def __init__(self, *, unhurried_topics: Collection[str] = (), **configs: Any) -> None:
         stock: Any = super()
         stock.__init__(**configs)
         self._cluster.config.update(METADATA_OPTIONS)
+        self._unhurried_topics = frozenset(unhurried_topics)
         self._news = threading.Event()
         # Whether there may be something to ask for: looking costs a visit to the IO thread and a look at each
         # partition, which would be most of what an idle worker spends.
@@ -169,15 +175,20 @@ class FetchingConsumer(KafkaConsumer):
         """
         fetcher = self._fetcher
         fetchable: list[Any] = fetcher._fetchable_partitions()
-        everything = len(fetchable) == len(self._subscription.assignment)
-        fetcher.config["fetch_max_wait_ms"] = (
-            self._fetch_max_wait_ms if everything else min(self._fetch_max_wait_ms, PARTIAL_FETCH_MAX_WAIT_MS)
-        )
+        left_out = self._subscription.assignment.keys() - set(fetchable)
+        everything = not left_out
+        fetcher.config["fetch_max_wait_ms"] = min(self._fetch_max_wait_ms, self._longest_wait_ms(left_out))
         sent: list[Any] = await fetcher._send_fetches_async()
         if not everything:
             return sent, False
         nodes = {fetcher._select_read_replica(tp) for tp in fetchable}
         return sent, nodes <= fetcher._nodes_with_pending_fetch_requests
+
+    def _longest_wait_ms(self, left_out: Collection[Any]) -> int:
+        if not left_out:
+            return self._fetch_max_wait_ms
+        unhurried = all(tp.topic in self._unhurried_topics for tp in left_out)
+        return UNHURRIED_FETCH_MAX_WAIT_MS if unhurried else PARTIAL_FETCH_MAX_WAIT_MS
 
     def _fetched(self, _: Any) -> None:
         self._ask_again()

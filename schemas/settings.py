@@ -61,6 +61,7 @@ class Settings(BaseSettings):
     cache_dir: Path = Field(default_factory=lambda: Path(platformdirs.user_cache_dir("headrace")))
     max_in_flight: Positive | None = None  # requests handed to the engine at a time; unset: it says itself
     commit_interval_ms: Positive = 100  # finished requests wait at most this long for their transaction
+    backfill_commit_interval_ms: Positive = 1_000  # those of the backfill lane
     drain_budget_s: Positive = 60  # how long in-flight requests may take when their partition moves
     dedupe_window: Annotated[int, Field(ge=0)] = 50_000  # results of a partition whose ids are remembered
     backfill_share: Annotated[float, Field(gt=0, le=1)] = 0.75  # of the engine's places: the most it may fill

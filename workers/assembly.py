@@ -133,6 +133,7 @@ def assemble(
     windows = WindowReader(settings, names, settings.dedupe_window, window_read)
     ledger = Ledger(
         commit_interval_s=settings.commit_interval_ms / 1000,
+        backfill_commit_interval_s=settings.backfill_commit_interval_ms / 1000,
         metadata_limit=metadata_limit,
         dedupe_window=settings.dedupe_window,
     )
@@ -208,6 +209,7 @@ def _consumer(serves: Serves, room: Room) -> RequestConsumer:
         group=serves.names.group,
         slot=serves.slot,
         topics=serves.names.request_topics,
+        unhurried_topics=[serves.names.requests("backfill")],
         assignor=UnitAssignor(
             slot=serves.slot,
             incarnation=uuid.uuid4().hex,

@@ -32,6 +32,11 @@ def how_many_fit(again: Sequence[Completion], pending: Sequence[Completion]) -> 
     return min(len(pending), room)
 
 
+def fills(completions: int, size: int) -> bool:
+    """Whether so many completions, of `size` bytes together, are worth a transaction at once."""
+    return completions >= MAX_BATCH_RECORDS or size >= MAX_BATCH_BYTES
+
+
 def weight(completion: Completion) -> int:
     """Bytes that a completion holds in memory: what it publishes, and the request that it keeps."""
     return completion.bytes_to_publish + completion.size

@@ -15,7 +15,7 @@ from headrace.consumers.records import AnsweredId, CommitPoint, TopicPartition
 from headrace.consumers.suspicion import Mode, Suspicion
 from headrace.schemas.messages import Location
 from headrace.workers.asked import Asked
-from headrace.workers.batch import MAX_BATCH_RECORDS, Batch, how_many_fit, weight
+from headrace.workers.batch import Batch, fills, how_many_fit, weight
 from headrace.workers.unit_windows import UnitWindows
 from headrace.workers.work import Completion, Replay, ReplyAddress
 
@@ -33,14 +33,22 @@ class _Tenure:
 class Ledger:
     """The partitions that are ours, what is outstanding in them, and what waits for its transaction."""
 
-    def __init__(self, *, commit_interval_s: float, metadata_limit: int, dedupe_window: int = 50_000) -> None:
+    def __init__(
+        self,
+        *,
+        commit_interval_s: float,
+        backfill_commit_interval_s: float | None = None,
+        metadata_limit: int,
+        dedupe_window: int = 50_000,
+    ) -> None:
         self._commit_interval_s = commit_interval_s
+        self._backfill_commit_interval_s = backfill_commit_interval_s or commit_interval_s
         self._metadata_limit = metadata_limit
         self._tenures: dict[TopicPartition, _Tenure] = {}
         # Of a batch that was not committed: their offsets are done already.
         self._again: list[Completion] = []
         self._pending: list[Completion] = []
-        self._pending_since: float | None = None
+        self._due_at: float | None = None  # what waits is to be in a transaction by then
         self._urgent = False
         self._epochs = 0
         self._unfinished = 0  # of all tenures
@@ -253,8 +261,11 @@ class Ledger:
         self._pending.append(completion)
         self._waiting_bytes += weight(completion)
         self._urgent = self._urgent or completion.urgent
-        if self._pending_since is None:
-            self._pending_since = now
+        patience = self._commit_interval_s
+        if completion.lane == "backfill":  # nobody waits for one of its results
+            patience = self._backfill_commit_interval_s
+        due_at = now + patience
+        self._due_at = due_at if self._due_at is None else min(self._due_at, due_at)
         return True
 
     # --- transactions ---
@@ -296,15 +307,12 @@ class Ledger:
             return None
         if self._wanted:
             return 0.0
-        if self._pending_since is None:
+        if self._due_at is None:
             return None
-        if (
-            self._urgent
-            or self._unfinished == 0
-            or len(self._again) + len(self._pending) >= MAX_BATCH_RECORDS
-        ):
+        waiting = len(self._again) + len(self._pending)
+        if self._urgent or self._unfinished == 0 or fills(waiting, self._waiting_bytes):
             return 0.0
-        return max(0.0, self._pending_since + self._commit_interval_s - now)
+        return max(0.0, self._due_at - now)
 
     def take(self) -> Batch | None:
         """The next batch: what is pending up to the limits, else bare positions that moved; None: nothing to commit.
@@ -366,7 +374,7 @@ class Ledger:
         self._again = kept
         self._recount()
         if self.pending:
-            self._pending_since = now
+            self._due_at = now + self._commit_interval_s
         return dropped
 
     def amend(self, change: Callable[[Completion], Completion]) -> None:
@@ -387,4 +395,4 @@ class Ledger:
         self._waiting_bytes = sum(map(weight, waiting))
         self._urgent = any(completion.urgent for completion in waiting)
         if not waiting:
-            self._pending_since = None
+            self._due_at = None

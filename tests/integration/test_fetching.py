@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,20 +10,28 @@ from kafka_members import WITHIN_S, create_topics, produce, settings_for
 from waiting import wait_until
 
 from headrace.consumers.connection import client_options
-from headrace.consumers.kafka_client import PARTIAL_FETCH_MAX_WAIT_MS, FetchingConsumer, kafka_partition
+from headrace.consumers.kafka_client import (
+    PARTIAL_FETCH_MAX_WAIT_MS,
+    UNHURRIED_FETCH_MAX_WAIT_MS,
+    FetchingConsumer,
+    kafka_partition,
+)
 from headrace.consumers.records import TopicPartition
 
 LONG_MS = 400
 
 
 @contextmanager
-def reader(bootstrap: str, tps: list[TopicPartition]) -> Generator[FetchingConsumer]:
+def reader(
+    bootstrap: str, tps: list[TopicPartition], unhurried_topics: Sequence[str] = ()
+) -> Generator[FetchingConsumer]:
     consumer = FetchingConsumer(
         **client_options(settings_for(bootstrap)),
         group_id=None,
         auto_offset_reset="none",
         enable_auto_commit=False,
         fetch_max_wait_ms=LONG_MS,
+        unhurried_topics=unhurried_topics,
     )
     try:
         client: Any = consumer
@@ -105,6 +113,24 @@ def test_a_fetch_that_leaves_a_partition_out_is_not_held_back_for_long(
         client.resume(kafka_partition(tps[0]))
         fetch_until(consumer, lambda: len(requests.sent) > 2, "the fetch after the resumption")
         assert requests.sent[2] == (LONG_MS, set(tps))
+
+
+def test_a_fetch_that_leaves_out_what_is_in_no_hurry_may_be_held_back_longer(
+    kafka_bootstrap: str, unique_prefix: str
+) -> None:
+    slow, quick = f"{unique_prefix}.slow", f"{unique_prefix}.quick"
+    create_topics(kafka_bootstrap, **{slow: 1, quick: 2})
+    tps = [TopicPartition(slow, 0), TopicPartition(quick, 0), TopicPartition(quick, 1)]
+    with reader(kafka_bootstrap, tps, unhurried_topics=[slow]) as consumer:
+        client: Any = consumer
+        requests = Requests(consumer)
+        fetch_until(consumer, lambda: requests.sent, "the first fetch")
+        client.pause(kafka_partition(tps[0]))
+        fetch_until(consumer, lambda: len(requests.sent) > 1, "the fetch after the pause")
+        assert requests.sent[1] == (UNHURRIED_FETCH_MAX_WAIT_MS, set(tps[1:]))
+        client.pause(kafka_partition(tps[1]))
+        fetch_until(consumer, lambda: requests.sent[-1][1] == {tps[2]}, "the fetch after the second pause")
+        assert requests.sent[-1] == (PARTIAL_FETCH_MAX_WAIT_MS, {tps[2]})
 
 
 def test_a_partition_with_records_still_to_be_taken_is_not_waited_for_long(

@@ -7,7 +7,6 @@ from headrace.producers.kafka import OutgoingRecord
 from headrace.schemas.codec import Encoding
 from headrace.schemas.messages import Lane, Location, Provenance, Result
 from headrace.workers import batch as batch_module
-from headrace.workers import ledger as ledger_module
 from headrace.workers.batch import Batch
 from headrace.workers.ledger import Ledger
 from headrace.workers.work import Completion, ReplyAddress
@@ -24,8 +23,9 @@ def completion(
     urgent: bool = False,
     size: int = 10,
     epoch: int | None = None,
+    lane: Lane | None = None,
 ) -> Completion:
-    lane: Lane = "interactive" if urgent else "standard"
+    lane = lane or ("interactive" if urgent else "standard")
     result = Result(
         id=f"{source.partition}-{offset}",
         status="ok",
@@ -69,9 +69,16 @@ def commit(ledger: Ledger) -> Batch | None:
     return batch
 
 
-def started(*sources: TopicPartition, records: int = 5, window: int = 50_000) -> Ledger:
+def started(
+    *sources: TopicPartition, records: int = 5, window: int = 50_000, backfill_interval_s: float | None = None
+) -> Ledger:
     """All polled, all begun, and the first marks committed."""
-    ledger = Ledger(commit_interval_s=0.1, metadata_limit=4096, dedupe_window=window)
+    ledger = Ledger(
+        commit_interval_s=0.1,
+        backfill_commit_interval_s=backfill_interval_s,
+        metadata_limit=4096,
+        dedupe_window=window,
+    )
     for source in sources:
         assign(ledger, source)
         for offset in range(records):
@@ -91,6 +98,35 @@ def test_a_batch_is_due_after_the_commit_interval_and_an_urgent_one_at_once() ->
     assert ledger.due_in(100.2) == 0
     ledger.complete(completion(ledger, A, 1, urgent=True), 100.01)
     assert ledger.due_in(100.01) == 0
+
+
+def test_backfill_waits_longer_and_goes_along_with_what_is_due_before() -> None:
+    ledger = started(A, backfill_interval_s=1.0)
+    ledger.complete(completion(ledger, A, 0, lane="backfill"), 100.0)
+    assert ledger.due_in(100.0) == pytest.approx(1.0)
+    ledger.complete(completion(ledger, A, 1, lane="standard"), 100.5)
+    assert ledger.due_in(100.5) == pytest.approx(0.1)
+    ledger.complete(completion(ledger, A, 2, lane="backfill"), 100.55)
+    assert ledger.due_in(100.55) == pytest.approx(0.05)
+    batch = ledger.take()
+    assert batch is not None
+    assert [each.offset for each in batch.completions] == [0, 1, 2]
+
+
+def test_a_standard_result_is_not_held_up_by_backfill_that_came_before() -> None:
+    ledger = started(A, backfill_interval_s=1.0)
+    ledger.complete(completion(ledger, A, 0, lane="backfill"), 100.95)
+    ledger.complete(completion(ledger, A, 1, lane="standard"), 101.0)
+    assert ledger.due_in(101.0) == pytest.approx(0.1)
+
+
+def test_a_batch_is_due_once_its_bytes_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_module, "MAX_BATCH_BYTES", 100)
+    ledger = started(A)
+    ledger.complete(completion(ledger, A, 0, size=40), 100.0)
+    assert ledger.due_in(100.0) == pytest.approx(0.1)
+    ledger.complete(completion(ledger, A, 1, size=40), 100.0)
+    assert ledger.due_in(100.0) == 0
 
 
 def test_one_transaction_at_a_time() -> None:
@@ -139,8 +175,7 @@ def test_a_stale_batch_goes_again_without_what_was_lost_meanwhile() -> None:
 def test_a_commit_point_never_speaks_of_a_result_that_waits_for_a_later_transaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (ledger_module, batch_module):
-        monkeypatch.setattr(module, "MAX_BATCH_RECORDS", 2)
+    monkeypatch.setattr(batch_module, "MAX_BATCH_RECORDS", 2)
     ledger = started(A, records=3)
     for offset in range(3):
         ledger.complete(completion(ledger, A, offset), 0.0)
@@ -263,8 +298,7 @@ def test_the_mark_moves_on_before_what_is_polled_reaches_it() -> None:
 def test_completions_that_a_full_batch_leaves_over_are_in_the_next_with_their_commit_point(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (ledger_module, batch_module):
-        monkeypatch.setattr(module, "MAX_BATCH_RECORDS", 2)
+    monkeypatch.setattr(batch_module, "MAX_BATCH_RECORDS", 2)
     ledger = started(A, B, records=2)
     for source in (A, B):
         for offset in range(2):
