@@ -28,13 +28,17 @@ from headrace.workers.vllm_setup import installed_distribution
 
 RUN_BATCH, RAY_DATA, RAY_CHECKPOINTS = "run-batch", "ray", "ray-checkpoints"
 COLD, UP = "headrace-cold", "headrace-up"
-CONTENDERS = (RUN_BATCH, RAY_DATA, RAY_CHECKPOINTS, COLD, UP)
+# The same, with an engine that has one thread: see `_of_threads`.
+RUN_BATCH_ONE, UP_ONE = "run-batch-one-thread", "headrace-up-one-thread"
+CONTENDERS = (RUN_BATCH, RAY_DATA, RAY_CHECKPOINTS, COLD, UP, RUN_BATCH_ONE, UP_ONE)
 SHOWN = {
     RUN_BATCH: "vLLM run-batch",
     RAY_DATA: "Ray Data LLM",
     RAY_CHECKPOINTS: "Ray Data LLM, checkpoints and continue on error",
     COLD: "Headrace, cold",
     UP: "Headrace, worker up",
+    RUN_BATCH_ONE: "vLLM run-batch, engine of one thread",
+    UP_ONE: "Headrace, worker up, engine of one thread",
 }
 COMMAND = "headrace bench backfill --peers"
 
@@ -77,8 +81,10 @@ def compare(plan: Plan, only: Sequence[str], say: Say, keep: Callable[[Compariso
 
 def measure_one(found: Comparison, name: str, opener: Callable[[], Opened], say: Say) -> None:
     """One contender, to be put down among what was measured or left out."""
-    # From nothing, the broker goes with whoever is killed: that is measured of the job beside a worker that is up.
-    plan = replace(found.plan, killed_rows=0, bad_rows=0) if name == COLD else found.plan
+    # From nothing, the broker goes with whoever is killed: that is measured of the job beside a worker that is up. And
+    # neither has to do with threads.
+    undisturbed = name in (COLD, RUN_BATCH_ONE, UP_ONE)
+    plan = replace(found.plan, killed_rows=0, bad_rows=0) if undisturbed else found.plan
     say(f"--- {SHOWN[name]}")
     try:
         with opener() as contender:
@@ -89,15 +95,18 @@ def measure_one(found: Comparison, name: str, opener: Callable[[], Opened], say:
 
 
 def _opener(name: str, cache: Path, engine: EngineSettings, asking: Asking, say: Say) -> Callable[[], Opened]:
+    if name in (RUN_BATCH_ONE, UP_ONE):
+        engine = replace(engine, threads=1)
+
     @contextlib.contextmanager
     def opened() -> Generator[BackfillContender]:
         shown = SHOWN[name]
-        if name == UP:
+        if name in (UP, UP_ONE):
             with fleet(engine, asking, say) as on:
                 yield HeadraceUp(on, engine, asking, shown)
         elif name == COLD:
             yield HeadraceCold(engine, asking, shown)
-        elif name == RUN_BATCH:
+        elif name in (RUN_BATCH, RUN_BATCH_ONE):
             yield RunBatch(engine, asking, shown)
         else:
             kept = name == RAY_CHECKPOINTS
@@ -148,6 +157,7 @@ Medians; in brackets the least and the most.{_busy(found)}{left_out}
   `headrace backfill run` beside a broker and a worker that run already: the engine's loading, which the others pay for
   each time, is not in it.
 - **Steady tokens/s** are generated tokens between 20 % and 90 % of the rows.
+- **Engine of one thread**: `OMP_NUM_THREADS=1`. Elsewhere the engine has a thread for each processor.
 - **Memory** is the peak of all processes of the command together, with pages that they share counted in each; and with
   those counted once. That of "Headrace, cold" has the broker in it; that of a worker that was up is given apart.
 {_accidents(found.plan)}- Ray runs in two ways: as it is by default, and with checkpoints and with errors kept in rows.
@@ -198,7 +208,7 @@ def start_table(found: Comparison) -> str:
 
 def meaning(found: Comparison) -> str:
     """Who is faster, what an accident costs, and what each does better, as far as there are figures for it."""
-    said = [f"{_of_seconds(found)} {_of_tokens(found)}".strip(), _of_accidents(found)]
+    said = [f"{_of_seconds(found)} {_of_tokens(found)}".strip(), _of_threads(found), _of_accidents(found)]
     said.append(
         "`run-batch` is one command without a broker: where nothing goes wrong, and the engine is needed once, that is "
         "the simplest; Ray reads and writes whatever its data sets do, spreads over a cluster by itself, and with "
@@ -220,8 +230,20 @@ def _of_seconds(found: Comparison) -> str:
     return f"To the finished file, as a multiple of `run-batch`'s time: {'; '.join(told)}." if told else ""
 
 
+def _of_threads(found: Comparison) -> str:
+    base, ours = _rate(_runs(found, RUN_BATCH_ONE)), _rate(_runs(found, UP_ONE))
+    if base is None or ours is None:
+        return ""
+    return (
+        f"With an engine of one thread Headrace, worker up, has {ours / base:.2f} of `run-batch`'s steady tokens/s. "
+        "That is how much the path through Kafka costs an engine that has its processors to itself, as one on a GPU "
+        "has. An engine with a thread for each processor loses more: its threads wait for each other at every layer, "
+        "so that what a broker, a worker and a backfill take of one processor all of them lose."
+    )
+
+
 def _of_tokens(found: Comparison) -> str:
-    rates = {name: _rate(_runs(found, name)) for name in CONTENDERS}
+    rates = {name: _rate(_runs(found, name)) for name in CONTENDERS if name not in (RUN_BATCH_ONE, UP_ONE)}
     base = rates[RUN_BATCH]
     if base is None:
         return ""

@@ -118,7 +118,7 @@ class HeadraceCold(_Headrace):
     def environment(self, scratch: Path) -> dict[str, str]:
         """See `Peer`."""
         del scratch
-        return dict(os.environ) | WORKER_SETTINGS
+        return dict(os.environ) | WORKER_SETTINGS | self.engine.environment
 
     def done_by(self, line: str) -> int | None:
         """See `Peer`."""
@@ -158,7 +158,12 @@ def fleet(engine: EngineSettings, asking: Asking, say: Say) -> Generator[Fleet]:
         log = writable(settings.cache_dir / "logs") / f"{settings.prefix}-worker.log"
         say(f"{broker.kind} broker at {broker.bootstrap_servers}; the worker's log: {log}")
         with WorkerProcess(
-            settings, package, engine="vllm", slot="bench", log=log, environment=WORKER_SETTINGS
+            settings,
+            package,
+            engine="vllm",
+            slot="bench",
+            log=log,
+            environment=WORKER_SETTINGS | engine.environment,
         ) as worker:
             worker.wait_ready(READY_WITHIN_S)
             yield Fleet(settings, names, package, worker)

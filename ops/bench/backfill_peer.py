@@ -44,6 +44,7 @@ class EngineSettings:
     enforce_eager: bool = True
     enable_prefix_caching: bool = False
     backend: str = "xgrammar"  # that `headrace` takes for the rows' schema
+    threads: int | None = None  # that a model on CPUs runs in; None: as many as there are processors
 
     @property
     def arguments(self) -> dict[str, int | bool | str]:
@@ -55,6 +56,11 @@ class EngineSettings:
             "enforce_eager": self.enforce_eager,
             "enable_prefix_caching": self.enable_prefix_caching,
         }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of the engine's process."""
+        return {} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)}
 
     @property
     def structured_outputs_config(self) -> dict[str, str | bool]:

@@ -43,7 +43,7 @@ class RunBatch(Peer):
 
     def environment(self, scratch: Path) -> dict[str, str]:
         """See `Peer`."""
-        return _engine_environment(scratch)
+        return _engine_environment(scratch) | self.engine.environment
 
     def input_lines(self, rows: Sequence[FilmRow]) -> list[str]:
         """See `Peer`."""
@@ -103,11 +103,15 @@ class RayDataLlm(Peer):
 
     def environment(self, scratch: Path) -> dict[str, str]:
         """See `Peer`."""
-        return _engine_environment(scratch) | {
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_TMPDIR": str(scratch),  # sockets lie in it
-            "RAY_DATA_NON_TTY_PROGRESS_LOG_INTERVAL": "2",  # seconds
-        }
+        return (
+            _engine_environment(scratch)
+            | self.engine.environment
+            | {
+                "RAY_USAGE_STATS_ENABLED": "0",
+                "RAY_TMPDIR": str(scratch),  # sockets lie in it
+                "RAY_DATA_NON_TTY_PROGRESS_LOG_INTERVAL": "2",  # seconds
+            }
+        )
 
     def input_lines(self, rows: Sequence[FilmRow]) -> list[str]:
         """See `Peer`."""

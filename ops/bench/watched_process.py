@@ -16,7 +16,7 @@ from typing import IO, Self
 from headrace.ops.bench.ground import BenchFailed
 
 LOOK_EVERY_S = 0.5
-LOOKS_PER_PSS = 4  # the kernel walks all pages for it
+LOOKS_PER_PSS = 10  # the kernel walks all pages for it: 20 ms of an engine
 READ_BYTES = 65_536
 ENDS_WITHIN_S = 5.0
 PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes

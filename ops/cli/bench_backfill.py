@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 KILLED, PEER_KILLED = 60_000, 3_000  # rows of the job that is killed
 # Those of `backfill_comparison`, which is imported only when it runs.
-ONLY = ("run-batch", "ray", "ray-checkpoints", "headrace-cold", "headrace-up")
+ONLY = (
+    *("run-batch", "ray", "ray-checkpoints", "headrace-cold", "headrace-up"),
+    *("run-batch-one-thread", "headrace-up-one-thread"),
+)
 
 
 @click.command(

