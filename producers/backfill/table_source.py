@@ -60,6 +60,7 @@ class TableSource:
     ) -> None:
         self._location = location
         self._open = _OPENERS[format_name]
+        self._rows_of_pieces: dict[str, list[int]] = {}  # by the file's name
         self._file_types, self._pieces, self.row_count = self._look()
         self._partition_types = partition_types(location)
         refuse_in_both(self._partition_types, self._file_types, location.shown)
@@ -84,6 +85,7 @@ class TableSource:
                 refuse_twice(table.schema.names, self._place(file))
                 agreed = agreed or table.schema
                 self._refuse_other_schema(agreed, table.schema, file)
+                self._rows_of_pieces[file.name] = table.pieces
                 for index, count in enumerate(table.pieces):
                     pieces.append(_Piece(file, index, rows))
                     rows += count
@@ -123,7 +125,9 @@ class TableSource:
     def _batches(self, piece: _Piece) -> Iterator[tuple[InputFile, pa.RecordBatch]]:
         """From a piece to the end of its file."""
         with self._open(self._location, piece.file) as table, reading(self._location.shown, piece.file):
-            if not set(self._file_types) <= set(table.schema.names):
+            # With other row counts, rows would be taken for others.
+            as_it_was = table.pieces == self._rows_of_pieces[piece.file.name]
+            if not (as_it_was and set(self._file_types) <= set(table.schema.names)):
                 raise InputFailed(f"{self._place(piece.file)} has changed since it was opened")
             columns = self._read if len(self._read) < len(table.schema) else None
             for batch in table.batches(piece.index, columns):

@@ -172,6 +172,21 @@ def test_another_table_in_the_place_of_the_one_that_was_opened_is_an_input_failu
         list(source.chunks(10, lambda number: True))
 
 
+@pytest.mark.parametrize("rows", [3, 7], ids=["fewer rows", "more rows"])
+def test_a_table_that_gets_other_rows_after_it_was_opened_is_an_input_failure(
+    folder: Path, rows: int
+) -> None:
+    """Those of the files behind it would be counted from another place."""
+    inside = folder / "tables"
+    inside.mkdir()
+    for name in ("a", "b"):
+        pq.write_table(pa.table({"year": list(range(5))}), inside / f"{name}.parquet")
+    source = open_source(str(inside))
+    pq.write_table(pa.table({"year": list(range(rows))}), inside / "a.parquet")
+    with pytest.raises(InputFailed, match=r"a\.parquet has changed since it was opened"):
+        list(source.chunks(10, lambda number: True))
+
+
 def test_an_unknown_scheme_or_option_of_a_uri_is_refused() -> None:
     assert "ftp://host/a.csv: " in _refused("ftp://host/a.csv")
     assert "Unexpected query parameter" in _refused("s3://bucket/a.csv?regoin=x")
