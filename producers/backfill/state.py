@@ -65,6 +65,10 @@ class JobState(_Written):
         default_factory=list[int]
     )  # chunks that the round is through with, or has no need of
     parts: list[WrittenPart] = Field(default_factory=list[WrittenPart])
+    replaced_prompt_tokens: Count = (
+        0  # of answers that stood in parts until a later round asked anew; and generated
+    )
+    replaced_completion_tokens: Count = 0
     status: JobStatus = "running"
     reason: str | None = None  # of its stop
     created_ms: Count
@@ -91,10 +95,10 @@ class JobState(_Written):
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Of prompts and generated, for rows in parts."""
+        """Of prompts and generated: what rows in parts have cost, bad answers that were asked for anew with them."""
         return (
-            sum(part.prompt_tokens for part in self.parts),
-            sum(part.completion_tokens for part in self.parts),
+            self.replaced_prompt_tokens + sum(part.prompt_tokens for part in self.parts),
+            self.replaced_completion_tokens + sum(part.completion_tokens for part in self.parts),
         )
 
     @property

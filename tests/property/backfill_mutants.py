@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.producers.backfill import ledger, outstanding, rows_to_ask, run
+from headrace.producers.backfill.rounds import Cost
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, tuple[str, Bug]] = {}
@@ -134,6 +135,11 @@ def an_answer_is_given_up_as_soon_as_it_is_committed(patch: pytest.MonkeyPatch) 
 @bug("round")
 def a_round_asks_for_everything(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(run, "is_asked_again", lambda *_: True)
+
+
+@bug("round")
+def what_a_bad_answer_has_cost_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(run, "cost_of_replaced", lambda *_: Cost(0, 0))
 
 
 @bug("round")

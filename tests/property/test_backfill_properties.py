@@ -6,7 +6,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from property.backfill_mutants import BUGS
-from property.backfill_world import World, expected, rows_written
+from property.backfill_stand_ins import expected
+from property.backfill_world import World, rows_written
 from property_examples import EXAMPLES
 
 from headrace.consumers.backfill_jobs import Order
@@ -157,6 +158,7 @@ def a_round_asks_for_its_rows_alone(
     happen(world, first)
     world.calm(ENOUGH)
     before = rows_written(world)
+    spent = world.state.tokens
     world.generations.clear()
     world.flaky_heal_from = 0
     concerned = [
@@ -174,6 +176,11 @@ def a_round_asks_for_its_rows_alone(
     after = rows_written(world)
     for row in before.keys() - set(concerned):
         assert after[row] == before[row]
+    anew = [after[row] for row in concerned if after[row].asked]
+    assert world.state.tokens == (
+        spent[0] + sum(each.prompt_tokens for each in anew),
+        spent[1] + sum(each.completion_tokens for each in anew),
+    ), "what a bad answer has cost stays spent"
     asked_again = {int(request.split(".")[1]) for request in world.generations}
     assert asked_again <= set(concerned)
     assert max(world.generations.values(), default=1) == 1

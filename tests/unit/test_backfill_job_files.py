@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from property.backfill_world import LANE, MemorySource, PromptMapping
+from property.backfill_stand_ins import LANE, MemorySource, PromptMapping
 
 from headrace.consumers.records import Record, RecordLocation, TopicPartition
 from headrace.producers.backfill import results_feed
