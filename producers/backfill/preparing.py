@@ -85,8 +85,16 @@ def prepare(settings: Settings, spec: JobSpec, progress: Progress | None = None)
             ),
             "rows_per_part": str(spec.rows_per_part),
             "format of the output": spec.output_format,
-        },
+        }
+        | _said_of_itself(spec),
     )
+
+
+def _said_of_itself(spec: JobSpec) -> dict[str, str]:
+    """What each request says beside what it asks: hooks see it, so that it may change what comes out."""
+    if spec.tenant is None and not spec.attributes:
+        return {}
+    return {"tenant or attributes": digest_of({"tenant": spec.tenant, "attributes": {**spec.attributes}})}
 
 
 def output_schema_of(mapping: RowMapping | BatchMapping) -> JsonObject | bool | None:
