@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.schemas.bounded_templates import MAX_PROMPT_CHARACTERS
 from headrace.schemas.errors import (
     InvalidField,
     InvalidSchema,
@@ -20,7 +21,6 @@ from headrace.schemas.messages import ChatMessage, JsonObject, Request, Sampling
 from headrace.schemas.output_schema import OutputSchema
 from headrace.schemas.package import Package, load_package
 from headrace.schemas.prompt import (
-    MAX_PROMPT_CHARACTERS,
     PromptTemplate,
     TemplateSource,
     calls_of,
