@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.consumers import offset_encoding
-from headrace.consumers.connection import client_options, connect
-from headrace.consumers.group import CLOSE_TIMEOUT_S, committed_points, log_offsets, translated
+from headrace.consumers.group import asking_about, committed_points, log_offsets
 from headrace.consumers.kafka_client import FetchingConsumer
 from headrace.consumers.metadata_limit import LONGEST_METADATA
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import CommitPoint, TopicPartition
-from headrace.schemas.errors import HeadraceError, UnreadableOffsets
+from headrace.consumers.trying_on import read_until
+from headrace.schemas.errors import UnreadableOffsets
 
 if TYPE_CHECKING:
     from headrace.schemas.messages import Lane
@@ -81,30 +81,21 @@ class BacklogReader:
 
     def run(self) -> None:
         """Read until `stop()`."""
-        while not self._stop.is_set():
-            try:
-                self._read()
-            except HeadraceError as error:
-                log.debug("the backlog of %s cannot be read, trying on: %s", self._names.base, error)
-                self._stop.wait(TRY_AGAIN_S)
+        read_until(
+            self._stop,
+            self._read,
+            failing=f"the backlog of {self._names.base} cannot be read",
+            again_s=TRY_AGAIN_S,
+            log=log,
+            level=logging.DEBUG,
+        )
 
     def _read(self) -> None:
         topics: dict[Lane, str] = {lane: self._names.requests(lane) for lane in self._lanes}
         found = partitions_of(self._settings, topics.values())
-        with translated(f"connecting to read the backlog of {self._names.base}"):
-            client: FetchingConsumer = connect(
-                FetchingConsumer,
-                **client_options(self._settings),
-                group_id=self._names.group,  # asked about, not joined
-                auto_offset_reset="none",
-                enable_auto_commit=False,
-                isolation_level="read_uncommitted",  # an open transaction is not waited for
-            )
-        try:
+        with asking_about(self._settings, self._names.group) as client:
             while not self._stop.wait(EVERY_S):
                 self._tell({lane: self._look(client, found[topic]) for lane, topic in topics.items()})
-        finally:
-            client.close(autocommit=False, timeout_ms=int(CLOSE_TIMEOUT_S * 1000))
 
     def _look(self, client: FetchingConsumer, partitions: list[TopicPartition]) -> Backlog:
         deadline = time.monotonic() + READ_WITHIN_S

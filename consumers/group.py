@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.consumers.connection import client_options, connect, translate
 from headrace.consumers.kafka_client import FetchingConsumer, kafka_partition
@@ -34,17 +34,34 @@ def read_committed_offsets(
     Raises KafkaUnavailable, KafkaFailed.
     """
     started = time.monotonic()
-    with translated(f"connecting to read the offsets of group {group}"):
+    with asking_about(settings, group, isolation="read_committed", within_s=deadline_s) as client:
+        return committed_points(client, group, partitions, deadline_s - (time.monotonic() - started))
+
+
+@contextlib.contextmanager
+def asking_about(
+    settings: Settings,
+    group: str,
+    *,
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_uncommitted",
+    within_s: float | None = None,
+) -> Generator[FetchingConsumer]:
+    """A client that is asked about a group, and does not join it. Raises KafkaUnavailable, KafkaFailed, BrokerNotFound.
+
+    `read_uncommitted` does not wait for the end of a transaction that is open over the group's offsets.
+    """
+    within = {} if within_s is None else {"bootstrap_timeout_ms": max(1, int(within_s * 1000))}
+    with translated(f"connecting to ask about group {group}"):
         client: FetchingConsumer = connect(
             FetchingConsumer,
-            **client_options(settings) | {"bootstrap_timeout_ms": max(1, int(deadline_s * 1000))},
+            **client_options(settings) | within,
             group_id=group,
             auto_offset_reset="none",
             enable_auto_commit=False,
-            isolation_level="read_committed",
+            isolation_level=isolation,
         )
     try:
-        return committed_points(client, group, partitions, deadline_s - (time.monotonic() - started))
+        yield client
     finally:
         client.close(autocommit=False, timeout_ms=int(CLOSE_TIMEOUT_S * 1000))
 

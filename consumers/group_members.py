@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.consumers.backlog import backlog_of
 from headrace.consumers.claims import decode_claim
-from headrace.consumers.connection import client_options, connect
-from headrace.consumers.group import CLOSE_TIMEOUT_S, committed_points, log_offsets, translated
+from headrace.consumers.group import asking_about, committed_points, log_offsets, translated
 from headrace.consumers.kafka_client import FetchingConsumer
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import TopicPartition
@@ -116,20 +115,11 @@ def look_at_group(settings: Settings, names: ContractNames) -> Generator[GroupLo
     """Connect. Raises TopicsError where the contract has no topics, KafkaUnavailable, KafkaFailed, BrokerNotFound."""
     found = partitions_of(settings, names.request_topics)
     units = min(len(partitions) for partitions in found.values())
-    with open_admin(settings, f"looking at group {names.group}") as admin:
-        with translated(f"connecting to look at group {names.group}"):
-            client: FetchingConsumer = connect(
-                FetchingConsumer,
-                **client_options(settings),
-                group_id=names.group,  # asked about, not joined
-                auto_offset_reset="none",
-                enable_auto_commit=False,
-                isolation_level="read_uncommitted",  # an open transaction is not waited for
-            )
-        try:
-            yield GroupLooker(names, admin, client, units)
-        finally:
-            client.close(autocommit=False, timeout_ms=int(CLOSE_TIMEOUT_S * 1000))
+    with (
+        open_admin(settings, f"looking at group {names.group}") as admin,
+        asking_about(settings, names.group) as client,
+    ):
+        yield GroupLooker(names, admin, client, units)
 
 
 def described_members(group: str, described: Mapping[str, Any]) -> tuple[list[Member], bool]:

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.consumers.backlog import backlog_of
-from headrace.consumers.connection import client_options, connect
-from headrace.consumers.group import CLOSE_TIMEOUT_S, committed_points, log_offsets, translated
+from headrace.consumers.group import asking_about, committed_points, log_offsets, translated
 from headrace.consumers.group_members import Member, described_members
 from headrace.consumers.kafka_client import FetchingConsumer
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import CommitPoint, TopicPartition
-from headrace.schemas.errors import HeadraceError
+from headrace.consumers.trying_on import read_until
 from headrace.topics.admin import open_admin
 
 if TYPE_CHECKING:
@@ -69,35 +68,25 @@ class LaneWatcher:
 
     def run(self) -> None:
         """Look until `stop()`."""
-        while not self._stop.is_set():
-            try:
-                self._look_on()
-            except HeadraceError as error:
-                log.debug("the progress of %s cannot be read, trying on: %s", self._topic, error)
-                self._stop.wait(TRY_AGAIN_S)
-            except Exception:  # a thread that ended would leave whoever feeds the lane without eyes
-                log.exception("looking at %s has failed, trying on", self._topic)
-                self._stop.wait(TRY_AGAIN_S)
+        read_until(
+            self._stop,
+            self._look_on,
+            failing=f"the progress of {self._topic} cannot be read",
+            again_s=TRY_AGAIN_S,
+            log=log,
+            level=logging.DEBUG,
+        )
 
     def _look_on(self) -> None:
         partitions = partitions_of(self._settings, [self._topic])[self._topic]
         group = self._names.group
-        with open_admin(self._settings, f"looking at group {group}") as admin:
-            with translated(f"connecting to look at {self._topic}"):
-                client: FetchingConsumer = connect(
-                    FetchingConsumer,
-                    **client_options(self._settings),
-                    group_id=group,  # asked about, not joined
-                    auto_offset_reset="none",
-                    enable_auto_commit=False,
-                    isolation_level="read_uncommitted",  # an open transaction is not waited for
-                )
-            try:
-                while not self._stop.is_set():
-                    self._tell(self._look(admin, client, partitions))
-                    self._stop.wait(EVERY_S)
-            finally:
-                client.close(autocommit=False, timeout_ms=int(CLOSE_TIMEOUT_S * 1000))
+        with (
+            open_admin(self._settings, f"looking at group {group}") as admin,
+            asking_about(self._settings, group) as client,
+        ):
+            while not self._stop.is_set():
+                self._tell(self._look(admin, client, partitions))
+                self._stop.wait(EVERY_S)
 
     def _look(self, admin: Any, client: FetchingConsumer, partitions: list[TopicPartition]) -> LaneProgress:
         began = time.monotonic()

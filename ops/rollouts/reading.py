@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from headrace.consumers.results import POLL_RECORDS, ReadResult, ResultReader
+from headrace.consumers.trying_on import read_until
 from headrace.ops.rollouts.watching import Answer
-from headrace.schemas.errors import HeadraceError, MessageError
+from headrace.schemas.errors import MessageError
 
 if TYPE_CHECKING:
     from headrace.schemas.settings import Settings
@@ -49,12 +50,13 @@ class AnswerReader:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self._follow()
-            except HeadraceError as error:
-                log.warning("the results of %s cannot be read, trying on: %s", self._names.base, error)
-                self._stop.wait(TRY_AGAIN_S)
+        read_until(
+            self._stop,
+            self._follow,
+            failing=f"the results of {self._names.base} cannot be read",
+            again_s=TRY_AGAIN_S,
+            log=log,
+        )
 
     def _follow(self) -> None:
         start = datetime.fromtimestamp(self._since_ms / 1000, UTC)

@@ -15,6 +15,7 @@ from headrace.consumers.kafka import Isolation, TailReader
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import Record
 from headrace.consumers.result_schemas import frozen_result_schemas
+from headrace.consumers.trying_on import read_until
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import HeadraceError, MessageError
 from headrace.schemas.headers import JOB, REQUEST_ID
@@ -102,15 +103,13 @@ class ResultsFeed:
 
     def run(self) -> None:
         """Read until `stop()`."""
-        while not self._stop.is_set():
-            try:
-                self._read()
-            except HeadraceError as error:
-                log.warning("%s cannot be read, trying on: %s", self._topic, error)
-                self._stop.wait(TRY_AGAIN_S)
-            except Exception:  # a thread that ended would leave its jobs waiting without a word
-                log.exception("reading %s has failed, trying on", self._topic)
-                self._stop.wait(TRY_AGAIN_S)
+        read_until(
+            self._stop,
+            self._read,
+            failing=f"{self._topic} cannot be read",
+            again_s=TRY_AGAIN_S,
+            log=log,
+        )
 
     def _read(self) -> None:
         """Until it is to stop, or to go back."""
