@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nemesis.backfill import BackfillPlan, run
+from nemesis.backfill import run
+from nemesis.backfill_scene import BackfillPlan
 
 from headrace.ops.java import find_java
 
