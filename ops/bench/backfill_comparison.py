@@ -236,9 +236,9 @@ def _of_threads(found: Comparison) -> str:
         return ""
     return (
         f"With an engine of one thread Headrace, worker up, has {ours / base:.2f} of `run-batch`'s steady tokens/s. "
-        "That is how much the path through Kafka costs an engine that has its processors to itself, as one on a GPU "
-        "has. An engine with a thread for each processor loses more: its threads wait for each other at every layer, "
-        "so that what a broker, a worker and a backfill take of one processor all of them lose."
+        "That is what the path through Kafka costs an engine that has its processors to itself. One with a thread for "
+        "each processor of the machine loses more: its threads wait for each other at every layer, so that what a "
+        "broker, a worker and a backfill take of one processor all of them lose."
     )
 
 
