@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.producers.backfill.batch_lines import BatchLines, BatchPart
 from headrace.producers.backfill.failures import OutputFailed
 from headrace.producers.backfill.parts import part_bytes, part_name, reject_count, rejects_name
+from headrace.producers.backfill.rounds import bad_costs
 from headrace.producers.backfill.state import WrittenPart
 from headrace.schemas.strict_json import JsonFault
 
@@ -52,6 +53,7 @@ class BatchOutput:
             versions=_counts(outcome.version for outcome in outcomes if outcome.version is not None),
             asked=len(asked),
             round=round_,
+            bad_costs=bad_costs(outcomes),
         )
 
     def earlier(self, part: WrittenPart) -> list[Outcome]:

@@ -9,6 +9,7 @@ from headrace.producers.backfill.assembly import Places, UnpackedPart, unpack
 from headrace.producers.backfill.columns import OutputColumns
 from headrace.producers.backfill.outcome import Outcome
 from headrace.producers.backfill.parts import PartWriter, read_part, reject_line
+from headrace.producers.backfill.rounds import bad_costs
 from headrace.producers.backfill.source import Chunk
 from headrace.producers.backfill.state import JobState, WrittenPart
 from headrace.producers.backfill.table_files import json_line
@@ -46,6 +47,7 @@ class TableOutput:
             versions=part.versions,
             asked=part.asked,
             round=round_,
+            bad_costs=bad_costs(outcomes),
         )
 
     def earlier(self, part: WrittenPart) -> list[Outcome]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
 
-from headrace.producers.backfill.outcome import Outcome
+from headrace.producers.backfill.outcome import Outcome, is_asked_again
 from headrace.producers.backfill.state import JobState, WrittenPart
 
 Redo = Literal["failed", "rejects"]
+KINDS: Final[tuple[Redo, ...]] = ("failed", "rejects")
 
 
 def rows_to_redo(state: JobState, redo: Redo) -> int:
@@ -30,17 +31,34 @@ class Cost(NamedTuple):
     completion: int
 
 
-def cost_of_replaced(part: WrittenPart, kept: Iterable[Outcome]) -> Cost:
-    """What the rows of a part have cost that are asked about again: all of it but for the rows that are kept."""
-    asked = [outcome for outcome in kept if outcome.asked]
-    return Cost(
-        max(0, part.prompt_tokens - sum(outcome.prompt_tokens for outcome in asked)),
-        max(0, part.completion_tokens - sum(outcome.completion_tokens for outcome in asked)),
-    )
+def bad_costs(outcomes: Sequence[Outcome]) -> dict[str, list[int]]:
+    """What a part's rows have cost that a round would ask about again: `WrittenPart.bad_costs`."""
+    found: dict[str, list[int]] = {}
+    for redo in KINDS:
+        again = [each for each in outcomes if each.asked and is_asked_again(each, redo)]
+        if again:
+            found[redo] = [
+                sum(each.prompt_tokens for each in again),
+                sum(each.completion_tokens for each in again),
+            ]
+    return found
 
 
-def part_written(state: JobState, part: WrittenPart, replaced: Cost) -> dict[str, object]:
-    """What changes in the state with a part that is there now; `replaced`: what its rows have cost in vain."""
+def cost_of_replaced(state: JobState, number: int) -> Cost:
+    """What is known to have been spent on rows of a part that this round has asked about again.
+
+    It stands in the state: the part's file may be this round's already, by a process that was killed before it had
+    said so.
+    """
+    former = next((each for each in state.parts if each.number == number), None)
+    if former is None or state.redo is None:
+        return Cost(0, 0)
+    return Cost(*former.bad_costs.get(state.redo, (0, 0)))
+
+
+def part_written(state: JobState, part: WrittenPart) -> dict[str, object]:
+    """What changes in the state with a part that is there now."""
+    replaced = cost_of_replaced(state, part.number)
     return {
         "parts": state.with_part(part),
         "redone": state.redone if state.redo is None else [*state.redone, part.number],

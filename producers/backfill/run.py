@@ -21,7 +21,7 @@ from headrace.producers.backfill.outstanding import Outstanding
 from headrace.producers.backfill.pacing import Lane, room
 from headrace.producers.backfill.progress import JobView
 from headrace.producers.backfill.results_feed import Findings, FoundResult, has_read_to
-from headrace.producers.backfill.rounds import Cost, cost_of_replaced, part_written
+from headrace.producers.backfill.rounds import part_written
 from headrace.producers.backfill.row_ids import row_id
 from headrace.producers.backfill.rows_to_ask import RowsToAsk
 from headrace.producers.backfill.run_ports import End, Limits, Parts
@@ -80,7 +80,6 @@ class JobRun:
             took_up=self._breaker.begin,
             clock=clock,
         )
-        self._replaced: dict[int, Cost] = {}  # by open chunk
         self._inbox: queue.Queue[Findings] = queue.Queue(INBOX)
         self._lane: LaneProgress | None = None
         self._sent_at_look = 0
@@ -208,11 +207,8 @@ class JobRun:
         part = next((each for each in self.state.parts if each.number == chunk.number), None)
         if part is None:
             return
-        earlier = enumerate(self._of.output.earlier(part), chunk.first_row)
-        kept = {row: outcome for row, outcome in earlier if not is_asked_again(outcome, self.state.redo)}
-        self._replaced[chunk.number] = cost_of_replaced(part, kept.values())
-        for row, outcome in kept.items():
-            if self._ledger.settle(row, outcome):
+        for row, outcome in enumerate(self._of.output.earlier(part), chunk.first_row):
+            if not is_asked_again(outcome, self.state.redo) and self._ledger.settle(row, outcome):
                 self._tally.settle(chunk.number, outcome, is_earlier=True)
 
     # --- asking ---
@@ -257,7 +253,7 @@ class JobRun:
             del self._rows.open[number]
             self._ledger.close(number)
             self._tally.close(number)
-            self._keep(**part_written(self.state, part, self._replaced.pop(number, Cost(0, 0))))
+            self._keep(**part_written(self.state, part))
 
     def _keep(self, **changes: object) -> None:
         """Write the state. Whatever it says is on disk already."""

@@ -37,6 +37,8 @@ class WrittenPart(_Written):
     statuses: dict[str, Count]
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
+    # Tokens of prompts, and generated, for rows that a round would ask about again, by what the round is for.
+    bad_costs: dict[str, list[Count]] = Field(default_factory=dict[str, list[int]])
     asked: Count = 0
     versions: dict[str, Count] = Field(default_factory=dict[str, int])
     codes: dict[str, Count] = Field(default_factory=dict[str, int])  # of rows that are not `ok`
@@ -65,9 +67,8 @@ class JobState(_Written):
         default_factory=list[int]
     )  # chunks that the round is through with, or has no need of
     parts: list[WrittenPart] = Field(default_factory=list[WrittenPart])
-    replaced_prompt_tokens: Count = (
-        0  # of answers that stood in parts until a later round asked anew; and generated
-    )
+    # Of answers that stood in parts until a later round asked anew.
+    replaced_prompt_tokens: Count = 0
     replaced_completion_tokens: Count = 0
     status: JobStatus = "running"
     reason: str | None = None  # of its stop

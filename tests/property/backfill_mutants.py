@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.producers.backfill import ledger, outstanding, rows_to_ask, run
-from headrace.producers.backfill.rounds import Cost
+from headrace.producers.backfill import ledger, outstanding, rounds, rows_to_ask, run
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, tuple[str, Bug]] = {}
@@ -139,7 +138,7 @@ def a_round_asks_for_everything(patch: pytest.MonkeyPatch) -> None:
 
 @bug("round")
 def what_a_bad_answer_has_cost_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(run, "cost_of_replaced", lambda *_: Cost(0, 0))
+    patch.setattr(rounds, "cost_of_replaced", lambda *_: rounds.Cost(0, 0))
 
 
 @bug("round")

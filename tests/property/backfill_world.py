@@ -32,6 +32,7 @@ from headrace.producers.backfill.breaker import MaxFailures
 from headrace.producers.backfill.failures import JobTaken
 from headrace.producers.backfill.outcome import Outcome
 from headrace.producers.backfill.results_feed import Findings, FoundResult
+from headrace.producers.backfill.rounds import bad_costs
 from headrace.producers.backfill.row_ids import RequestDigests
 from headrace.producers.backfill.run import JobRun
 from headrace.producers.backfill.run_ports import End, Limits, Parts
@@ -137,6 +138,7 @@ class World:
                     prompt_tokens=sum(each.prompt_tokens for each in outcomes),
                     completion_tokens=sum(each.completion_tokens for each in outcomes),
                     round=round_,
+                    bad_costs=bad_costs(outcomes),
                 )
 
             def earlier(self, part: WrittenPart) -> list[Outcome]:

@@ -35,7 +35,6 @@ from headrace.consumers.records import CommitPoint, TopicPartition
 from headrace.consumers.suspicion import Suspicion
 from headrace.schemas.errors import ResultTooLarge, StaleGeneration, TopicMissing
 from headrace.workers import batch as batch_module
-from headrace.workers import ledger as ledger_module
 from headrace.workers import moving as moving_module
 from headrace.workers import openings as openings_module
 from headrace.workers import partitions as partitions_module
@@ -94,8 +93,7 @@ class Group(GroupLaws, RuleBasedStateMachine):
             self.patch.setattr(module, "time", self.clock)
         for module in (pump_module, partitions_module):
             self.patch.setattr(module, "MAX_POLL_RECORDS", 4)
-        for module in (ledger_module, batch_module):
-            self.patch.setattr(module, "MAX_BATCH_RECORDS", 3)
+        self.patch.setattr(batch_module, "MAX_BATCH_RECORDS", 3)
         self.patch.setattr(batch_module, "MAX_BATCH_BYTES", 1500)
         self.kafka = FakeKafka(SOURCES)
         self.codec = RegistryCodec()
