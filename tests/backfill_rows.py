@@ -42,6 +42,7 @@ def places_in(directory: Path, file: str) -> Places:
     return Places(
         beside.child("parts"),
         beside.child("rejects"),
+        beside.child("waiting"),
         Folder.at(directory),
         file,
         f"{file.partition('.')[0]}.rejects.jsonl",

@@ -35,11 +35,13 @@ from headrace.producers.backfill.table_files import (
 class Places:
     """Where a job's files are: the folders of its parts and of their rejects, and the files that are put together.
 
-    `file` is empty where the parts themselves are the output.
+    `waiting` has parts that are to take others' places: see `replacing`. `file` is empty where the parts themselves are
+    the output.
     """
 
     parts: Folder
     rejects: Folder
+    waiting: Folder
     folder: Folder
     file: str
     rejects_file: str

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.producers.backfill.batch_lines import BatchLines, BatchPart
 from headrace.producers.backfill.failures import OutputFailed
 from headrace.producers.backfill.parts import part_bytes, part_name, reject_count, rejects_name
+from headrace.producers.backfill.replacing import places_of_round, put_in_place
 from headrace.producers.backfill.rounds import bad_costs
 from headrace.producers.backfill.state import WrittenPart
 from headrace.schemas.strict_json import JsonFault
@@ -32,12 +33,13 @@ class BatchOutput:
     def write(self, chunk: Chunk, outcomes: Sequence[Outcome], round_: int) -> WrittenPart:
         found = self._lines.of(chunk, outcomes)
         errors = rejects_name(chunk.number)
+        places = places_of_round(self._places, round_)
         if found.errors:
-            self._places.rejects.write(errors, found.errors)
+            places.rejects.write(errors, found.errors)
         else:
-            self._places.rejects.delete(errors)
+            places.rejects.delete(errors)
         name = part_name(chunk.number, "jsonl")
-        self._places.parts.write(name, found.output)
+        places.parts.write(name, found.output)
         asked = [outcome for outcome in outcomes if outcome.asked]
         return WrittenPart(
             number=chunk.number,
@@ -55,6 +57,9 @@ class BatchOutput:
             round=round_,
             bad_costs=bad_costs(outcomes),
         )
+
+    def put_in_place(self, part: WrittenPart) -> None:
+        put_in_place(self._places, part)
 
     def earlier(self, part: WrittenPart) -> list[Outcome]:
         output = part_bytes(self._places.parts, part)

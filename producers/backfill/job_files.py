@@ -17,6 +17,7 @@ from headrace.producers.backfill.assembly import Assembled, Places, assemble, re
 from headrace.producers.backfill.failures import JobTaken
 from headrace.producers.backfill.folder import Folder
 from headrace.producers.backfill.parts import reject_count, rejects_name
+from headrace.producers.backfill.replacing import put_all_in_place
 from headrace.producers.backfill.state import FILE_NAME, JobState, read_state, state_bytes
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class JobFiles:
             # Of the whole name: `tags.jsonl` may lie beside `tags.parquet`. OpenAI's error file is none of that.
             name = file if rejects == REJECTS else PurePosixPath(file).stem
             parts, rejects_file = self.own.child("parts"), f"{name}.{rejects}.jsonl"
-        self.places = Places(parts, self.own.child("rejects"), folder, file, rejects_file)
+        rejected, waiting = self.own.child("rejects"), self.own.child("waiting")
+        self.places = Places(parts, rejected, waiting, folder, file, rejects_file)
         self._writer = ""
 
     @classmethod
@@ -113,7 +115,7 @@ class JobFiles:
     def sweep(self) -> None:
         """Remove what killed processes have left half written. Raises OutputFailed."""
         places = self.places
-        for folder in (self.own, places.parts, places.rejects, places.folder):
+        for folder in (self.own, places.parts, places.rejects, places.waiting, places.folder):
             folder.sweep()
 
     def set_aside(self, state: JobState) -> None:
@@ -121,6 +123,7 @@ class JobFiles:
 
         Raises OutputFailed.
         """
+        put_all_in_place(self.places, state.parts)
         for name in self.own.names(FORMER):
             self.own.delete(name)
         at = self.places.folder if self.is_directory else self.own
@@ -152,6 +155,7 @@ class JobFiles:
 
     def remove_parts(self, state: JobState) -> None:
         """Once they have been put together. Raises OutputFailed."""
+        self.places.waiting.delete_if_empty()
         if not self.is_directory:
             remove_parts(self.places, state.parts)
 

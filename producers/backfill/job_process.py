@@ -26,6 +26,7 @@ from headrace.producers.backfill.orders import OrdersLink
 from headrace.producers.backfill.output_parts import TableOutput, lay_out_again
 from headrace.producers.backfill.preparing import PreparedJob, prepare
 from headrace.producers.backfill.progress import JobView
+from headrace.producers.backfill.replacing import put_all_in_place
 from headrace.producers.backfill.results_feed import ResultsFeed, end_of_results
 from headrace.producers.backfill.rounds import Redo, begin_again, rows_to_redo
 from headrace.producers.backfill.row_ids import new_job_id
@@ -108,6 +109,7 @@ class JobProcess:
                 files.save(state)
             link = stack.enter_context(self._link(state, files))
             state = self._take_over(state, files, link)
+            put_all_in_place(files.places, state.parts)
             if state.status == "done" and not self._has_round(state):  # meanwhile, by another process
                 files.remove_parts(state)
                 return Finished(state, files, nothing_to_do=True)

@@ -9,6 +9,7 @@ from headrace.producers.backfill.assembly import Places, UnpackedPart, unpack
 from headrace.producers.backfill.columns import OutputColumns
 from headrace.producers.backfill.outcome import Outcome
 from headrace.producers.backfill.parts import PartWriter, read_part, reject_line
+from headrace.producers.backfill.replacing import places_of_round, put_in_place
 from headrace.producers.backfill.rounds import bad_costs
 from headrace.producers.backfill.source import Chunk
 from headrace.producers.backfill.state import JobState, WrittenPart
@@ -29,10 +30,11 @@ class TableOutput:
     ) -> None:
         """Raises JobInvalid for columns that the format does not have."""
         self._places, self._columns = places, columns
-        self._writer = PartWriter(places.parts, places.rejects, columns, file_format, about)
+        self._writer = PartWriter(columns, file_format, about)
 
     def write(self, chunk: Chunk, outcomes: Sequence[Outcome], round_: int) -> WrittenPart:
-        part = self._writer.write(chunk, outcomes)
+        places = places_of_round(self._places, round_)
+        part = self._writer.write(places.parts, places.rejects, chunk, outcomes)
         return WrittenPart(
             number=part.number,
             first_row=part.first_row,
@@ -49,6 +51,9 @@ class TableOutput:
             round=round_,
             bad_costs=bad_costs(outcomes),
         )
+
+    def put_in_place(self, part: WrittenPart) -> None:
+        put_in_place(self._places, part)
 
     def earlier(self, part: WrittenPart) -> list[Outcome]:
         return list(outcomes_in(read_part(self._places.parts, part, self._columns), self._columns))

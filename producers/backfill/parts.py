@@ -87,23 +87,14 @@ def reject_count(part: KnownPart) -> int:
 class PartWriter:
     """Writes parts. A part that is written again for the same rows and outcomes has the same bytes."""
 
-    def __init__(
-        self,
-        parts: Folder,
-        rejects: Folder,
-        columns: OutputColumns,
-        file_format: FileFormat,
-        about: Mapping[str, str],
-    ) -> None:
+    def __init__(self, columns: OutputColumns, file_format: FileFormat, about: Mapping[str, str]) -> None:
         """`about` is the job, for Parquet's metadata. Raises JobInvalid for columns that Parquet does not have."""
-        self._parts = parts
-        self._rejects = rejects
         self._columns = columns
         self._format: Final = file_format
         self._parquet = ParquetForm(columns, about_file(about)) if file_format == "parquet" else None
 
-    def write(self, chunk: Chunk, outcomes: Sequence[Outcome]) -> Part:
-        """Write a chunk's part, and before it what has no output.
+    def write(self, parts: Folder, into: Folder, chunk: Chunk, outcomes: Sequence[Outcome]) -> Part:
+        """Write a chunk's part into `parts`, and before it what has no output into `into`.
 
         Raises OutputFailed; each file is then whole or as it was.
         """
@@ -113,11 +104,11 @@ class PartWriter:
         )
         rejects = "".join(map(json_line, _rejects(chunk, outcomes)))
         if rejects:
-            self._rejects.write(rejects_name(chunk.number), rejects.encode())
+            into.write(rejects_name(chunk.number), rejects.encode())
         else:
-            self._rejects.delete(rejects_name(chunk.number))
+            into.delete(rejects_name(chunk.number))
         name = part_name(chunk.number, self._format)
-        self._parts.write(name, data)
+        parts.write(name, data)
         asked = [outcome for outcome in outcomes if outcome.asked]
         return Part(
             number=chunk.number,

@@ -254,6 +254,7 @@ class JobRun:
             self._ledger.close(number)
             self._tally.close(number)
             self._keep(**part_written(self.state, part))
+            self._of.output.put_in_place(part)
 
     def _keep(self, **changes: object) -> None:
         """Write the state. Whatever it says is on disk already."""

@@ -24,7 +24,14 @@ class Output(Protocol):
     """Where parts go. A state names a part only after it was written."""
 
     def write(self, chunk: Chunk, outcomes: Sequence[Outcome], round_: int) -> WrittenPart:
-        """Write a chunk's part, complete or not at all; a second time it is the same. Raises OutputFailed."""
+        """Write a chunk's part, complete or not at all; a second time it is the same. Raises OutputFailed.
+
+        One of a later round leaves the former one as it is until `put_in_place`.
+        """
+        ...
+
+    def put_in_place(self, part: WrittenPart) -> None:
+        """Let readers find a part that the state names by now. Raises OutputFailed."""
         ...
 
     def earlier(self, part: WrittenPart) -> list[Outcome]:

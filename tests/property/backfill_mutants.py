@@ -137,6 +137,17 @@ def a_round_asks_for_everything(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug("round")
+def what_a_round_has_written_is_never_put_in_place(patch: pytest.MonkeyPatch) -> None:
+    make = run.JobRun.__init__
+
+    def begin(self: run.JobRun, state: Any, of: Any, *rest: Any, **more: Any) -> None:
+        patch.setattr(type(of.output), "put_in_place", lambda *_: None)
+        make(self, state, of, *rest, **more)
+
+    patch.setattr(run.JobRun, "__init__", begin)
+
+
+@bug("round")
 def what_a_bad_answer_has_cost_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rounds, "cost_of_replaced", lambda *_: rounds.Cost(0, 0))
 

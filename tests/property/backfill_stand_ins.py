@@ -24,6 +24,14 @@ class Killed(Exception):
     """The process ends here."""
 
 
+@dataclass(frozen=True, slots=True)
+class File:
+    """A part's."""
+
+    sha256: str
+    outcomes: list[Outcome]
+
+
 @dataclass(slots=True)
 class Asked:
     request: Request

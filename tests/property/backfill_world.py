@@ -15,6 +15,7 @@ from property.backfill_stand_ins import (
     JOB,
     LANE,
     Asked,
+    File,
     Gone,
     Killed,
     Lane,
@@ -64,7 +65,7 @@ class World:
         self.source = MemorySource(rows)
         self.lanes = [Lane() for _ in range(self.partitions)]
         self.generations: Counter[str] = Counter()
-        self.written: dict[int, list[Outcome]] = {}
+        self.written: dict[int, File] = {}
         self.order_given: Order | None = None
         self.now = 1000.0
         self.incarnation = 0
@@ -72,7 +73,9 @@ class World:
         self.sends_that_fail = 0
         self.acks_are_late = False
         self.acks: list[Callable[[], None]] = []
-        self.kill_before_save = self.kill_after_save = False
+        self.kill_before_save = self.kill_after_save = self.kill_before_replacing = False
+        self.files = 0  # that were written
+        self.waiting: dict[int, File] = {}  # parts that are to take others' places
         self.flaky_heal_from = 99
         self.took_from_results = False  # retention has: rows may be generated again
         self.state = JobState(
@@ -95,6 +98,9 @@ class World:
 
     def start(self) -> None:
         self.incarnation += 1  # and so the state is this process's
+        for part in self.state.parts:
+            self.put_in_place(part)
+        self.waiting.clear()
         self.run = self._process(self.incarnation)
         self.read = dict(self.run.state.offsets)
         self.run.begin()
@@ -126,14 +132,16 @@ class World:
                 assert incarnation == world.incarnation, (
                     "a part was written by a process that had lost the job"
                 )
-                world.written[chunk.number] = list(outcomes)
+                world.files += 1
+                into = world.waiting if round_ else world.written
+                into[chunk.number] = File(str(world.files), list(outcomes))
                 return WrittenPart(
                     number=chunk.number,
                     first_row=chunk.first_row,
                     rows=len(outcomes),
                     file=f"part-{chunk.number}",
                     bytes=1,
-                    sha256="",
+                    sha256=str(world.files),
                     statuses=dict(Counter(each.status for each in outcomes)),
                     prompt_tokens=sum(each.prompt_tokens for each in outcomes),
                     completion_tokens=sum(each.completion_tokens for each in outcomes),
@@ -141,8 +149,14 @@ class World:
                     bad_costs=bad_costs(outcomes),
                 )
 
+            def put_in_place(self, part: WrittenPart) -> None:
+                if world.kill_before_replacing:
+                    world.kill_before_replacing = False
+                    raise Killed
+                world.put_in_place(part)
+
             def earlier(self, part: WrittenPart) -> list[Outcome]:
-                return world.written[part.number]
+                return world.outcomes_of(part)
 
         class Line:
             def order(self) -> Order | None:
@@ -203,6 +217,17 @@ class World:
         if self.kill_after_save:
             self.kill_after_save = False
             raise Killed
+
+    def put_in_place(self, part: WrittenPart) -> None:
+        """As `replacing` does it."""
+        waiting = self.waiting.pop(part.number, None)
+        if waiting is not None and waiting.sha256 == part.sha256:
+            self.written[part.number] = waiting
+
+    def outcomes_of(self, part: WrittenPart) -> list[Outcome]:
+        """What a part's file holds."""
+        assert self.written[part.number].sha256 == part.sha256, "the part is not as it was written"
+        return self.written[part.number].outcomes
 
     def step(self) -> None:
         """A turn of the job's loop; where it ends or is killed, another process goes on."""
@@ -358,7 +383,7 @@ def rows_written(world: World) -> Mapping[int, Outcome]:
     """Every row that the parts hold, each once."""
     found: dict[int, Outcome] = {}
     for part in world.state.parts:
-        for index, outcome in enumerate(world.written[part.number]):
+        for index, outcome in enumerate(world.outcomes_of(part)):
             row = part.first_row + index
             assert row not in found, f"row {row} is in two parts"
             found[row] = outcome

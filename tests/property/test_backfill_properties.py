@@ -26,7 +26,16 @@ ROWS = st.lists(
 ORDINARY = (*["step"] * 3, *["serve"] * 6, *["deliver"] * 4, "look", "look", "wait")
 GONE = ("freeze", *["come_back"] * 4)
 OUTAGE = ("open_transaction", "sends_fail", "late_acks", "acks")
-TROUBLE = ("kill", "kill_before_save", "kill_after_save", "pause", "cancel", *GONE, *OUTAGE)
+TROUBLE = (
+    "kill",
+    "kill_before_save",
+    "kill_after_save",
+    "kill_before_replacing",
+    "pause",
+    "cancel",
+    *GONE,
+    *OUTAGE,
+)
 HAPPENINGS = st.lists(st.tuples(st.sampled_from((*ORDINARY, *TROUBLE)), st.integers(0, 50)), max_size=80)
 # A job that is cancelled and killed amid it may have a request run twice: then a late answer is one nobody asked for.
 NOT_CANCELLED = HAPPENINGS.map(lambda them: [each for each in them if each[0] != "cancel"])
@@ -66,6 +75,8 @@ def happen(world: World, happenings: list[tuple[str, int]]) -> None:
                 world.kill_before_save = True
             case "kill_after_save":
                 world.kill_after_save = True
+            case "kill_before_replacing":
+                world.kill_before_replacing = True
             case "freeze":
                 world.freeze()
             case "come_back":
@@ -85,7 +96,7 @@ def happen(world: World, happenings: list[tuple[str, int]]) -> None:
                 world.order_given = Order(order="pause", by="me", at=0)
             case _:
                 world.order_given = Order(order="cancel", by="me", at=0)
-    world.kill_before_save = world.kill_after_save = False
+    world.kill_before_save = world.kill_after_save = world.kill_before_replacing = False
     if world.order_given is not None and world.order_given.order == "pause":
         world.order_given = None
 

@@ -82,6 +82,7 @@ def test_a_part_is_read_back_with_the_same_counts_and_written_again_as_it_was(tm
     earlier = later.earlier(part)
     assert [each.status for each in earlier] == ["ok", "ok", "failed", "rejected", "rejected"]
     again = later.write(CHUNK, earlier, 1)
+    later.put_in_place(again)
     assert [places.parts.read(part.file), places.rejects.read("rejects-000000.jsonl")] == files
     assert (again.statuses, again.codes, again.sha256) == (part.statuses, part.codes, part.sha256)
     # What a call without an answer has cost stands in no line.

@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +21,6 @@ from backfill_rows import KEPT, chunk_of, numbered, ok, places_in
 from headrace.producers.backfill.assembly import AssembledFile, Places, assemble, remove_parts, unpack
 from headrace.producers.backfill.columns import OutputColumns
 from headrace.producers.backfill.failures import JobInvalid, OutputFailed
-from headrace.producers.backfill.folder import Folder
 from headrace.producers.backfill.outcome import Outcome
 from headrace.producers.backfill.parts import Part, PartWriter, read_part
 from headrace.producers.backfill.source import Chunk, RowFault
@@ -45,8 +44,12 @@ def format_in(places: Places) -> FileFormat:
     return "parquet" if places.file.endswith(".parquet") else "jsonl"
 
 
+def written_to(places: Places, chunk: Chunk, outcomes: Sequence[Outcome]) -> Part:
+    return writer_to(places).write(places.parts, places.rejects, chunk, outcomes)
+
+
 def writer_to(places: Places) -> PartWriter:
-    return PartWriter(places.parts, places.rejects, COLUMNS, format_in(places), ABOUT)
+    return PartWriter(COLUMNS, format_in(places), ABOUT)
 
 
 def outcomes_for(chunk: Chunk, bad: bool = False) -> list[Outcome]:
@@ -69,7 +72,7 @@ def outcomes_for(chunk: Chunk, bad: bool = False) -> list[Outcome]:
 def written(places: Places) -> list[Part]:
     """Three parts of 25 rows, the first and the last with a reject."""
     chunks = [numbered(10, 0), numbered(10, 1), numbered(5, 2)]
-    return [writer_to(places).write(chunk, outcomes_for(chunk, bad=chunk.number != 1)) for chunk in chunks]
+    return [written_to(places, chunk, outcomes_for(chunk, bad=chunk.number != 1)) for chunk in chunks]
 
 
 def files_under(directory: Path) -> dict[str, str]:
@@ -94,7 +97,7 @@ def test_a_part_says_what_is_in_it(tmp_path: Path) -> None:
     chunk = numbered(4, 3)
     outcomes = outcomes_for(chunk, bad=True)
     outcomes[3] = Outcome("ok", {}, prompt_tokens=3, completion_tokens=2, version="1.1.0", asked=False)
-    part = writer_to(places_in(tmp_path, "tags.parquet")).write(chunk, outcomes)
+    part = written_to(places_in(tmp_path, "tags.parquet"), chunk, outcomes)
     assert (part.number, part.first_row, part.rows, part.file) == (3, 30, 4, "part-000003.parquet")
     assert (part.statuses, part.codes) == ({"failed": 1, "ok": 3}, {"engine_error": 1})
     assert (part.prompt_tokens, part.completion_tokens, part.asked) == (6, 4, 3)
@@ -112,14 +115,14 @@ def test_rows_without_an_output_are_listed_with_reason_and_row(tmp_path: Path) -
         Outcome("rejected"),
         ok({}),
     ]
-    writer_to(places).write(chunk, outcomes)
+    written_to(places, chunk, outcomes)
     lines = (places.rejects.read("rejects-000002.jsonl") or b"").decode().splitlines()
     assert [json.loads(line) for line in lines] == [
         {"row_index": 20, "status": "truncated", "code": "truncated", "reason": "too long", "id": "i",
          "input": {"Title": "a", "Nan": None}},
         {"row_index": 21, "status": "rejected", "code": "bad_line", "reason": "no JSON", "id": None, "input": "{tit"},
     ]  # fmt: skip
-    writer_to(places).write(chunk, [ok({}), ok({}), ok({})])
+    written_to(places, chunk, [ok({}), ok({}), ok({})])
     assert places.rejects.names() == []
 
 
@@ -127,7 +130,7 @@ def test_a_line_of_jsonl_has_the_columns_in_order_and_json_as_json(tmp_path: Pat
     places = places_in(tmp_path, "tags.jsonl")
     chunk = chunk_of([{"Year": 1999, "Title": "Ünder", "Country": "dropped"}])
     value = {"more": {"x": [1, None]}, "Title": "T", "lead": {"name": "Bo"}}
-    writer_to(places).write(chunk, [ok(value, prompt_tokens=3, version="1", request_id="i")])
+    written_to(places, chunk, [ok(value, prompt_tokens=3, version="1", request_id="i")])
     assert (places.parts.read("part-000000.jsonl") or b"").decode() == (
         '{"Title":"Ünder","Year":1999,"Title_output":"T","tags":null,"lead":{"name":"Bo"},"more":{"x":[1,null]},'
         '"headrace_status":"ok","headrace_error":null,"headrace_prompt_tokens":3,"headrace_completion_tokens":0,'
@@ -190,7 +193,7 @@ def test_without_rejects_an_old_file_of_them_is_removed(tmp_path: Path, file: st
     places = places_in(tmp_path, file)
     (tmp_path / "tags.rejects.jsonl").write_text("{}\n")
     chunk = numbered(3)
-    assembled = assemble(places, [writer_to(places).write(chunk, outcomes_for(chunk))], COLUMNS, ABOUT)
+    assembled = assemble(places, [written_to(places, chunk, outcomes_for(chunk))], COLUMNS, ABOUT)
     assert assembled.rejects == 0
     assert not (tmp_path / "tags.rejects.jsonl").exists()
 
@@ -254,14 +257,11 @@ def test_an_assembled_file_that_somebody_changed_is_not_read(tmp_path: Path, fil
         assembled.table(parts[0])
 
 
-def test_an_input_column_that_parquet_does_not_have_is_refused_before_anything_is_asked(
-    tmp_path: Path,
-) -> None:
+def test_an_input_column_that_parquet_does_not_have_is_refused_before_anything_is_asked() -> None:
     columns = OutputColumns.of(pa.schema([("span", pa.month_day_nano_interval())]), None)
-    folder = Folder.at(tmp_path)
     with pytest.raises(JobInvalid, match=r"column 'span' .* leave it out by `keep`, or write JSONL"):
-        PartWriter(folder, folder, columns, "parquet", ABOUT)
-    PartWriter(folder, folder, columns, "jsonl", ABOUT)
+        PartWriter(columns, "parquet", ABOUT)
+    PartWriter(columns, "jsonl", ABOUT)
 
 
 CHILD = """
@@ -283,7 +283,7 @@ def large_parts(places: Places) -> Iterator[Part]:
     """Six parts of 400 rows, each with a reject."""
     for number in range(6):
         chunk = numbered(400, number, 400)
-        yield writer_to(places).write(chunk, outcomes_for(chunk, bad=True))
+        yield written_to(places, chunk, outcomes_for(chunk, bad=True))
 
 
 def write_and_kill(directory: Path, file: str, part: int, seconds: float) -> None:
