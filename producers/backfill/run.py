@@ -207,6 +207,7 @@ class JobRun:
         part = next((each for each in self.state.parts if each.number == chunk.number), None)
         if part is None:
             return
+        self._of.still_ours()  # whoever has taken the job over may have replaced the part
         for row, outcome in enumerate(self._of.output.earlier(part), chunk.first_row):
             if not is_asked_again(outcome, self.state.redo) and self._ledger.settle(row, outcome):
                 self._tally.settle(chunk.number, outcome, is_earlier=True)

@@ -19,6 +19,6 @@ def test_rows_that_all_wait_for_one_answer_do_not_draw_in_the_whole_input(
     assert (view.asked, view.outstanding) == (1, 1)
     assert len(world.run._rows.open) == 6  # pyright: ignore[reportPrivateUsage]
     world.calm(turns=200)
-    assert {row.status for rows in world.written.values() for row in rows} == {"ok"}
-    assert sum(map(len, world.written.values())) == 500
+    assert {row.status for file in world.written.values() for row in file.outcomes} == {"ok"}
+    assert sum(len(file.outcomes) for file in world.written.values()) == 500
     assert sum(world.generations.values()) == 1
