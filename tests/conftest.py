@@ -6,6 +6,7 @@ A warning is an error everywhere (pyproject.toml); the exceptions stand here, ea
 from __future__ import annotations
 
 import importlib
+import logging
 import warnings
 
 import pytest
@@ -43,3 +44,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture, marker in MARKERS.items():
             if fixture in names:
                 item.add_marker(marker)
+
+
+@pytest.fixture(autouse=True)
+def _log_levels_unset() -> None:
+    """A command that an earlier test ran in this process had silenced the client, as commands do."""
+    for name in ("kafka", "headrace"):
+        logging.getLogger(name).setLevel(logging.NOTSET)

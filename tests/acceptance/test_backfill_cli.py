@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -117,11 +116,8 @@ def served(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    level = logging.getLogger("kafka").level
-    yield
-    logging.getLogger("kafka").setLevel(level)
 
 
 @pytest.fixture
