@@ -24,17 +24,19 @@ def places_of_round(places: Places, round_: int) -> Places:
 
 
 def put_in_place(places: Places, part: KnownPart) -> None:
-    """Put a part that waits, and that the state names, where the former one is. Raises OutputFailed."""
+    """Put a part that waits, and that the state names, where the former one is. Raises OutputFailed.
+
+    Any other that waits under its name stays: whoever has taken the job over may be about to name it.
+    """
     data = places.waiting.read(part.file)
-    if data is None:
+    if data is None or hashlib.sha256(data).hexdigest() != part.sha256:
         return
     rejects = rejects_name(part.number)
-    if hashlib.sha256(data).hexdigest() == part.sha256:
-        if reject_count(part):
-            places.rejects.write(rejects, places.waiting.read(rejects) or b"")
-        else:
-            places.rejects.delete(rejects)
-        places.parts.write(part.file, data)
+    if reject_count(part):
+        places.rejects.write(rejects, places.waiting.read(rejects) or b"")
+    else:
+        places.rejects.delete(rejects)
+    places.parts.write(part.file, data)
     # The part first: where it is, its rejects are.
     places.waiting.delete(part.file)
     places.waiting.delete(rejects)

@@ -62,6 +62,17 @@ def test_what_the_state_does_not_name_is_taken_away_and_the_former_part_stays(tm
     assert places.waiting.names() == []
 
 
+def test_who_has_lost_the_job_leaves_the_part_that_waits_for_its_successor_to_name_it(tmp_path: Path) -> None:
+    places = places_in(tmp_path, "tags.jsonl")
+    output_in(places).write(CHUNK, FORMER, 0)
+    lost = output_in(places).write(CHUNK, [ok("a"), ok("b"), BAD], 1)
+    put_all_in_place(places, [lost])  # by the successor, who goes on to ask for the last row again
+    successors = output_in(places).write(CHUNK, [ok("a"), ok("b"), ok("c")], 2)
+    output_in(places).put_in_place(lost)
+    output_in(places).put_in_place(successors)
+    assert (statuses(places, successors), rejects(places)) == (["ok", "ok", "ok"], 0)
+
+
 @pytest.mark.parametrize("anew", [[ok("a"), ok("b"), BAD], [ok("a"), ok("b"), ok("c")]], ids=["one", "none"])
 @pytest.mark.parametrize("operations", range(6))
 def test_killed_at_any_step_it_is_in_place_when_the_job_is_taken_up(
