@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.consumers.backlog import backlog_of
 from headrace.consumers.group_members import GONE, Member, described_members
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.partitions import LATEST, NO_SUCH_RECORD
 from headrace.consumers.records import CommitPoint, Record, TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.consumers.untyped_kafka import KafkaTopicPartition
 from headrace.consumers.untyped_kafka import errors as kafka_errors
 from headrace.schemas.codec import Codec

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import CommitPoint, TopicPartition
 from headrace.consumers.rollouts import RolloutRecords
 from headrace.consumers.starting import Acceptance
+from headrace.consumers.tail_reader import TailReader
 from headrace.schemas.errors import HeadraceError, KafkaUnavailable
 from headrace.topics.names import control_topic
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.partitions import offsets_at, partitions_of
 from headrace.consumers.records import Record, TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import KafkaFailed, MessageError
 from headrace.schemas.headers import ERROR_CODE, MODEL_VERSION, REPLAY, REPLAY_OF, REQUEST_ID, STATUS

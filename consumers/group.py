@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from headrace.schemas.settings import Settings
 
+CALL_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 5.0
 # One try at the committed offsets: the broker gives no answer while a transaction over them is open.
 COMMITTED_TRY_S = 2.0

@@ -109,7 +109,7 @@ def new_instance_id() -> str:
 
 
 class Tail(Protocol):
-    """What the reader needs of `consumers.kafka.TailReader`."""
+    """What the reader needs of `consumers.tail_reader.TailReader`."""
 
     def poll(self, timeout_s: float) -> Sequence[Record]: ...
     def wake_up(self) -> None: ...

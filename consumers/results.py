@@ -9,10 +9,10 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.partitions import offsets_at, partitions_of
 from headrace.consumers.records import Record, TopicPartition
 from headrace.consumers.result_schemas import frozen_result_schemas
+from headrace.consumers.tail_reader import TailReader
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import KafkaFailed, MessageError, ResultGone
 from headrace.schemas.headers import REQUEST_ID, STATUS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.consumers import offset_encoding
 from headrace.consumers.control import ControlRecords, read_control
-from headrace.consumers.kafka import TailReader, read_committed_offsets
+from headrace.consumers.group import read_committed_offsets
 from headrace.consumers.metadata_limit import LONGEST_METADATA
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import CommitPoint, TopicPartition
@@ -22,6 +22,7 @@ from headrace.consumers.starting import (
     retention_headroom,
     where_to_start,
 )
+from headrace.consumers.tail_reader import TailReader
 from headrace.ops.operator_name import operator_name
 from headrace.producers.control import ControlWriter
 from headrace.producers.kafka import PlainProducer

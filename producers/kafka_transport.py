@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.replies import Delivery, ReplyReader, new_instance_id, reply_partition
 from headrace.consumers.result_schemas import frozen_result_schemas
 from headrace.consumers.results import read_result
+from headrace.consumers.tail_reader import TailReader
 from headrace.producers.kafka import OutgoingRecord, PlainProducer
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import HeadraceError, NoReply

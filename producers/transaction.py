@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.consumers.connection import translate
-from headrace.consumers.kafka import read_committed_offsets
+from headrace.consumers.group import read_committed_offsets
 from headrace.consumers.records import RecordLocation
 from headrace.consumers.untyped_kafka import ConsumerGroupMetadata, KafkaTopicPartition, OffsetAndMetadata
 from headrace.consumers.untyped_kafka import errors as kafka_errors

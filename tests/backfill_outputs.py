@@ -10,8 +10,8 @@ from typing import Any
 
 from worker_processes import PARTITIONS
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.records import TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.producers.backfill.job_files import JobFiles
 from headrace.producers.backfill.state import JobState
 from headrace.producers.backfill.table_files import parquet_file

@@ -11,8 +11,9 @@ from kafka.admin import NewTopic
 from waiting import wait_until
 
 from headrace.consumers.assignor import UnitAssignor
-from headrace.consumers.kafka import RequestConsumer, TailReader
+from headrace.consumers.kafka import RequestConsumer
 from headrace.consumers.records import Poll, Record, TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.schemas.settings import Settings
 
 WITHIN_S = 30.0

@@ -15,8 +15,8 @@ from kafka.admin import NewTopic
 from packages import write_package
 from waiting import wait_until
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.records import Record, TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.ops.worker_process import WorkerProcess as Base
 from headrace.schemas import headers as header
 from headrace.schemas.codec import Codec

@@ -12,9 +12,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import Record
+from headrace.consumers.tail_reader import TailReader
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import HeadraceError, MessageError, RegistryFailed
 from headrace.schemas.messages import Cancel

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
-from headrace.consumers.kafka import RequestConsumer, remove_member
+from headrace.consumers.group import remove_member
+from headrace.consumers.kafka import RequestConsumer
 from headrace.consumers.metadata_limit import offset_metadata_limit
 from headrace.producers.kafka import GuardedTransaction
 from headrace.schemas import metrics

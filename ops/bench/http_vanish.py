@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.partitions import partitions_of
+from headrace.consumers.tail_reader import TailReader
 from headrace.ops.bench.ground import MODEL, BenchFailed, ground, process_figure, wait_until
 from headrace.ops.bench.http_first_token import page_of_endpoint, sum_on
 from headrace.ops.bench.http_streams import is_served

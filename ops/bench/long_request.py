@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.consumers.kafka import read_committed_offsets
+from headrace.consumers.group import read_committed_offsets
 from headrace.consumers.records import TopicPartition
 from headrace.ops.bench.background import Background
 from headrace.ops.bench.ground import BenchFailed, Ground, page_of, rss_bytes, wait_until

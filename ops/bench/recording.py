@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.records import RecordLocation, TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.ops.bench.background import Background
 from headrace.ops.bench.ground import BenchFailed, wait_until
 from headrace.producers.kafka import OutgoingRecord, PlainProducer

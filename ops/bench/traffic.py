@@ -10,8 +10,8 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.records import TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.producers.kafka import OutgoingRecord, PlainProducer
 from headrace.schemas.codec import Codec
 from headrace.schemas.messages import Lane, Request, Result, Sampling

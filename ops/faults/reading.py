@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from headrace.consumers.kafka import TailReader, read_committed_offsets
+from headrace.consumers.group import read_committed_offsets
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import Record, RecordLocation, TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.ops.faults.verdict import Answer, Asked
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import KafkaFailed

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.records import RecordLocation, TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.producers.kafka import OutgoingRecord, PlainProducer
 from headrace.schemas.codec import Codec
 from headrace.schemas.headers import REQUEST_ID

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.consumers.kafka import Isolation, TailReader
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import Record
 from headrace.consumers.result_schemas import frozen_result_schemas
+from headrace.consumers.tail_reader import Isolation, TailReader
 from headrace.consumers.trying_on import read_until
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import HeadraceError, MessageError

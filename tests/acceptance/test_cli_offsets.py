@@ -23,7 +23,7 @@ from waiting import wait_until
 
 from headrace.consumers import offset_encoding
 from headrace.consumers.control import ControlReader, partition_key, partition_value
-from headrace.consumers.kafka import read_committed_offsets
+from headrace.consumers.group import read_committed_offsets
 from headrace.consumers.offset_encoding import Progress
 from headrace.consumers.records import TopicPartition
 from headrace.producers.kafka import OutgoingRecord, PlainProducer

@@ -15,8 +15,8 @@ from packages import TAGS_SCHEMA, write_package
 from waiting import wait_until
 from worker_processes import PARTITIONS, Callers, Traffic, WorkerProcess, create_topics, traffic, units
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.records import TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.schemas import headers as header
 from headrace.schemas.codec import Codec
 from headrace.schemas.messages import LANES, Reply

@@ -15,8 +15,8 @@ from packages import TAGS_SCHEMA
 from waiting import wait_until
 from worker_processes import PARTITIONS, Scene, scene
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.records import Record, TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.schemas.codec import Codec, Encoding
 from headrace.schemas.messages import Request
 

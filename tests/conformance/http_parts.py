@@ -22,8 +22,8 @@ from packages import TAGS_SCHEMA, write_package
 from pydantic import BaseModel, ConfigDict, Field
 from waiting import wait_until
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.partitions import partitions_of
+from headrace.consumers.tail_reader import TailReader
 from headrace.ops.http_process import EndpointProcess
 from headrace.ops.ports import HOST
 from headrace.producers.http.caller import UNLIMITED, Limits

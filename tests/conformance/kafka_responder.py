@@ -8,9 +8,9 @@ import threading
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import Record, RecordLocation
+from headrace.consumers.tail_reader import TailReader
 from headrace.producers.kafka import OutgoingRecord, PlainProducer
 from headrace.producers.testing import ScriptedWorker
 from headrace.schemas.codec import Codec, Encoding

@@ -28,8 +28,8 @@ from engine.published_report import report_of
 from packages import a_package
 from worker_processes import PARTITIONS, create_topics
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.records import TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.ops.bench.tiny_model import tiny_model
 from headrace.producers.kafka import OutgoingRecord, PlainProducer
 from headrace.schemas.enforcement import Backend

@@ -16,10 +16,10 @@ from conformance.kafka_responder import Responder, create_topics
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka import TopicPartition as KafkaTopicPartition
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import TopicPartition
 from headrace.consumers.results import ResultFilter, ResultReader, read_result
+from headrace.consumers.tail_reader import TailReader
 from headrace.producers.client import Client
 from headrace.producers.kafka import OutgoingRecord, PlainProducer
 from headrace.producers.kafka_transport import MANY_PARTS

@@ -27,7 +27,7 @@ from waiting import wait_until
 
 from headrace.consumers.assignor import UnitAssignor
 from headrace.consumers.connection import client_options
-from headrace.consumers.kafka import remove_member
+from headrace.consumers.group import remove_member
 from headrace.consumers.kafka_client import FetchingConsumer, kafka_partition
 from headrace.consumers.records import TopicPartition
 from headrace.schemas.errors import SlotTaken

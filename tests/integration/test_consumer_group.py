@@ -22,7 +22,7 @@ from kafka_members import (
 )
 from waiting import wait_until
 
-from headrace.consumers.kafka import remove_member
+from headrace.consumers.group import remove_member
 from headrace.consumers.records import TopicPartition
 from headrace.schemas.errors import KafkaFailed, KafkaUnavailable, SlotTaken
 

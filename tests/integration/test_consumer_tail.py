@@ -11,8 +11,8 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 from kafka_members import WITHIN_S, admin_client, create_topics, produce, read_all, settings_for
 from waiting import wait_until
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.records import Record, TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.schemas.errors import BrokerNotFound, KafkaUnavailable
 from headrace.schemas.settings import Settings
 

@@ -18,7 +18,7 @@ from waiting import wait_until
 
 from headrace.consumers import offset_encoding
 from headrace.consumers.control import ControlReader, partition_key
-from headrace.consumers.kafka import read_committed_offsets
+from headrace.consumers.group import read_committed_offsets
 from headrace.consumers.offset_encoding import Progress
 from headrace.consumers.records import CommitPoint, TopicPartition
 from headrace.consumers.starting import Acceptance, Park, Start, where_to_start

@@ -18,9 +18,9 @@ from headrace.consumers.dead_letters import (
     ToTheEnd,
     record_at,
 )
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import Record, TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.ops import dead_letters as module
 from headrace.ops.dead_letters import Replay
 from headrace.schemas.codec import Codec

@@ -13,7 +13,7 @@ from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata
 from kafka.structs import TopicPartition as KafkaTopicPartition
 from kafka_members import WITHIN_S, Member, create_topics, poll_until, read_all, settings_for
 
-from headrace.consumers.kafka import read_committed_offsets, remove_member
+from headrace.consumers.group import read_committed_offsets, remove_member
 from headrace.consumers.records import CommitPoint, GroupMetadata, TopicPartition
 from headrace.producers.kafka import CommitBatch, GuardedTransaction, OutgoingRecord, PlainProducer
 from headrace.schemas.errors import (

@@ -25,8 +25,9 @@ from kafka_members import (
 from tcp_proxy import END_TXN, INIT_PRODUCER_ID, PRODUCE, KafkaProxy
 from waiting import wait_until
 
-from headrace.consumers.kafka import TailReader, read_committed_offsets
+from headrace.consumers.group import read_committed_offsets
 from headrace.consumers.records import CommitPoint, RecordLocation, TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.ops.java import find_java
 from headrace.ops.kafka_process import start_cluster
 from headrace.ops.ports import free_ports

@@ -16,9 +16,9 @@ from kafka.errors import KafkaTimeoutError
 from kafka_members import WITHIN_S, produce, settings_for
 from waiting import wait_until
 
-from headrace.consumers.kafka import TailReader
 from headrace.consumers.kafka_client import kafka_partition
 from headrace.consumers.records import TopicPartition
+from headrace.consumers.tail_reader import TailReader
 from headrace.ops.java import find_java
 from headrace.ops.kafka_process import start_cluster
 
