@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from headrace.topics.layout import TopicLayout
+
+# What is in these is work, or what has come of it: kept for longer than we would, it stays unless somebody asks.
+KEPT_FOR_LONGER: Final = frozenset({"requests", "results", "dead"})
+RETENTION: Final = frozenset({"retention.ms", "retention.bytes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,10 @@ def _differences(wanted: TopicLayout, found: FoundTopic, obstacle: str) -> list[
             for name, value in wanted.configs_at(found.replication).items()
             if found.configs.get(name) != value
         }
+        longer = [name for name, (there, value) in configs.items() if _stays(wanted, name, there, value)]
+        for name in longer:
+            there, value = configs.pop(name)
+            notes.append(f"{name} is {there}, longer than {value}: left as it is (--set alters it)")
         if configs:
             changes.append(AlterConfig(wanted.name, configs))
     if found.replication != wanted.replication:
@@ -148,6 +156,22 @@ def _differences(wanted: TopicLayout, found: FoundTopic, obstacle: str) -> list[
             "left as it is (kafka-reassign-partitions changes it)"
         )
     return changes or [Same(wanted.name, "; ".join(notes))]
+
+
+def _stays(wanted: TopicLayout, config: str, there: str | None, value: str) -> bool:
+    """Whether a topic keeps its records for longer than the layout says, without having been asked to."""
+    if (
+        config not in RETENTION
+        or config in wanted.chosen
+        or wanted.what not in KEPT_FOR_LONGER
+        or there is None
+    ):
+        return False
+    return _is_unlimited(there) or (not _is_unlimited(value) and int(there) > int(value))
+
+
+def _is_unlimited(retention: str) -> bool:
+    return retention.startswith("-")
 
 
 def _units_obstacle(units: Sequence[TopicLayout], found: ClusterState, accept_reorder: bool) -> str:

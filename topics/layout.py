@@ -43,6 +43,7 @@ class TopicLayout:
     replication: int
     configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     partitioning: Partitioning = "at_least"
+    chosen: frozenset[str] = frozenset()  # configs that somebody has asked for by name
 
     def configs_at(self, replication: int) -> Mapping[str, str]:
         """The configs for a topic that has another number of replicas than the layout's.
@@ -195,12 +196,11 @@ def with_configs(
     return [
         replace(
             each,
-            configs={
-                **each.configs,
-                **{name: v for (what, name), v in overrides.items() if what == each.what},
-            },
+            configs={**each.configs, **own},
+            chosen=each.chosen | own.keys(),
         )
         for each in layouts
+        for own in [{name: value for (what, name), value in overrides.items() if what == each.what}]
     ]
 
 

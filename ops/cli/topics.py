@@ -41,7 +41,8 @@ def topics() -> None:
 
     Each contract has a request topic for each lane, results, dead letters and cancels; all contracts of a prefix
     share the topics of replies and of control records. Only the settings that Headrace needs are compared and
-    altered; what else you set on a topic stays as it is.
+    altered; what else you set on a topic stays as it is, and so does a retention of requests, results or dead
+    letters that is longer than the default.
     """
 
 

@@ -18,7 +18,7 @@ from headrace.topics.changes import (
     diff,
     differs,
 )
-from headrace.topics.layout import TopicLayout, layout
+from headrace.topics.layout import TopicLayout, layout, with_configs
 from headrace.topics.names import ContractNames
 
 NAMES = ContractNames("p", "tagger", 1)
@@ -155,3 +155,43 @@ def test_another_number_of_replicas_is_said_and_left() -> None:
 @pytest.mark.parametrize("partitions", [4, 8])
 def test_the_outcome_of_applying_needs_nothing_more(partitions: int) -> None:
     assert not differs(diff(wanted(partitions), state(wanted(partitions))))
+
+
+@pytest.mark.parametrize(
+    ("topic", "config", "longer", "shorter"),
+    [
+        (LANE, "retention.bytes", str(4 * 2**30), "5"),
+        (LANE, "retention.bytes", "-1", "0"),
+        (NAMES.results, "retention.ms", str(8 * 24 * 60 * 60 * 1000), "60000"),
+        (NAMES.dead, "retention.ms", "-1", "60000"),
+    ],
+)
+def test_what_is_kept_for_longer_than_by_default_stays_and_what_is_not_is_altered(
+    topic: str, config: str, longer: str, shorter: str
+) -> None:
+    """Unread requests would go with the difference, when the topics are applied for another reason."""
+    layouts = {each.name: each for each in wanted()}
+
+    def changed(value: str) -> list[Change]:
+        configs = {**layouts[topic].configs, config: value}
+        return of(diff(wanted(), with_topic(state(wanted()), topic, configs=configs)), topic)
+
+    default = layouts[topic].configs[config]
+    assert changed(longer) == [
+        Same(topic, f"{config} is {longer}, longer than {default}: left as it is (--set alters it)")
+    ]
+    assert changed(shorter) == [AlterConfig(topic, {config: (shorter, default)})]
+
+
+def test_a_retention_that_is_asked_for_replaces_a_longer_one() -> None:
+    asked = with_configs(wanted(), {("requests", "retention.bytes"): "1000000"})
+    assert of(diff(asked, state(wanted())), LANE) == [
+        AlterConfig(LANE, {"retention.bytes": (str(2**30), "1000000")})
+    ]
+
+
+def test_replies_are_kept_for_no_longer_than_they_are_worth_reading() -> None:
+    replies = next(each for each in wanted() if each.what == "replies")
+    configs = {**replies.configs, "retention.ms": "-1"}
+    (change,) = of(diff(wanted(), with_topic(state(wanted()), replies.name, configs=configs)), replies.name)
+    assert isinstance(change, AlterConfig)
