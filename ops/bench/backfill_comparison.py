@@ -170,7 +170,7 @@ Medians; in brackets the least and the most.{_busy(found)}{left_out}
 
 ## Again
 
-    pip install "headrace[worker-cpu]"       # or [worker] with a GPU; and Java, with `headrace broker install` once
+    pip install ".[worker-cpu,backfill]"     # or [worker] with a GPU; and Java, with `headrace broker install` once
     {COMMAND} --write docs/backfill-comparison.md
 
 Ray Data LLM is installed in an environment of its own on first use. What cannot be had is left out, with the reason.

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from headrace.schemas.errors import HeadraceError
+from headrace.schemas.errors import HeadraceError, UsageError
 
 # name: (module, attribute, one line of help). The line stands here so that `headrace --help` imports no subcommand.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -31,6 +31,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "broker": ("broker", "broker", "Start or install a Kafka broker for development."),
     "bench": ("bench", "bench", "Measure, as ratios within one run."),
 }
+
+
+# What is imported only where it is installed, and the extra that brings it.
+EXTRAS = {"pyarrow": "backfill"}
 
 
 class LazyGroup(click.Group):
@@ -75,6 +79,11 @@ def main(arguments: list[str] | None = None) -> Any:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        click.echo(f"error: {error.name} is needed: pip install 'headrace[{EXTRAS[error.name]}]'", err=True)
+        sys.exit(UsageError.exit_code)
     except HeadraceError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)

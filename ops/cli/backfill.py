@@ -107,13 +107,17 @@ def _columns(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> l
     help="A variable of the package, from a column or a template: 'year={{ row[\"Release Date\"][-4:] }}'. "
     "Several times. Default: each from the column of its name.",
 )
-@click.option("--prompt", help="Instead of variables: a template over the row that the model goes on from.")
+@click.option(
+    "--prompt",
+    help="Instead of variables: a template over the row. Without --system the model goes on from it, and no chat "
+    "template is applied.",
+)
 @click.option("--prompt-file", metavar="PATH", help="The same, from a file.")
 @click.option("--system", help="With --prompt: the system's turn; the prompt is then the user's.")
 @click.option(
     "--output-schema",
     metavar="PATH",
-    help="JSON Schema of the outputs, where the package has none or another.",
+    help="JSON Schema of the outputs, where the contract has none.",
 )
 @click.option(
     "--sampling",
@@ -125,7 +129,7 @@ def _columns(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> l
 @click.option(
     "--max-failures",
     metavar="N|N%",
-    help="Stop when more rows fail: a number, or a share of the first 1,000. Default: 5%.",
+    help="Stop when more rows fail: a number, or a share, first of 1,000 rows and then of all so far. Default: 5%.",
 )
 @click.option(
     "--token-budget",

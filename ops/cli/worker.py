@@ -90,8 +90,8 @@ def run(
 
     Exit codes: 0 told to stop, 1 failed, 2 a mistake in package or settings, 3 no brokers given or no engine here,
     4 the engine died, 5 another process has this slot, 70 a transaction hung. 3 too when no broker answers for a
-    minute at its start. Start it again after 1, 3, 4 and 70: it goes on where it stopped, and a request that kills
-    engines is found.
+    minute at its start, 130 told to stop twice. Start it again after anything but 0, 2, 5 and 130: it goes on where
+    it stopped, and a request that kills engines is found.
     """
     from headrace.ops.running import run_worker, with_weights
     from headrace.schemas.errors import BrokerNotFound, UsageError
