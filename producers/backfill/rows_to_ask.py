@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from headrace.producers.backfill.source import Chunk
     from headrace.producers.backfill.wire import Wire
 
-# Rows held in memory for chunks that lack a row: outcomes, and rows that wait for another's answer. No chunk is begun
-# beyond it.
+# Rows held in memory for chunks that lack a row: outcomes, and rows that wait for another's answer. No further chunk is
+# begun beyond it. (One may always be: what a killed process had asked is held for chunks that none has begun yet.)
 MAX_OPEN_ROWS = 60_000
 
 
@@ -80,7 +80,8 @@ class RowsToAsk:
     def next_row(self) -> int | None:
         """None: all are taken up, or too many chunks are open."""
         while not self._unsent:
-            self.held_back = self._ledger.open_rows + self._following >= MAX_OPEN_ROWS
+            held = self._ledger.open_rows + self._following
+            self.held_back = bool(self.open) and held >= MAX_OPEN_ROWS
             chunk = None if self.held_back else next(self._chunks, None)
             if chunk is None:
                 return None

@@ -188,7 +188,9 @@ class JobRun:
     def _settle(self, row: int, outcome: Outcome, at: tuple[int, int] | None = None) -> bool:
         if not self._ledger.settle(row, outcome, at):
             return False
-        self._outstanding.settle(row)
+        asked = self._outstanding.settle(row)
+        if at is not None and asked is None:  # by a process before this one, which had taken it up
+            self._breaker.begin(row)
         self._tally.settle(row // self.state.rows_per_part, outcome)
         if outcome.status != "ok":
             self._breaker.fail(row)
@@ -237,10 +239,9 @@ class JobRun:
         budget = self._limits.token_budget
         if budget is None:
             return False
-        spent = sum(self._tally.tokens(self.state))
-        answered = self.state.written_rows + self._ledger.open_rows
-        if not spent:  # what a row costs is not known yet
-            return len(self._outstanding) >= ROWS_OF_UNKNOWN_COST
+        spent, answered = sum(self._tally.tokens(self.state)), self._tally.requests(self.state)
+        if not spent or not answered:  # what a request costs is not known yet
+            return spent >= budget or len(self._outstanding) >= ROWS_OF_UNKNOWN_COST
         return spent + spent / answered * (len(self._outstanding) + 1) > budget
 
     # --- writing ---

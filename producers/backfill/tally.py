@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class _OpenChunk:
     statuses: Counter[str] = field(default_factory=Counter[str])
+    requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -44,6 +45,7 @@ class Tally:
         if is_earlier:
             return
         self.settled += 1
+        counts.requests += outcome.asked
         counts.prompt_tokens += outcome.prompt_tokens
         counts.completion_tokens += outcome.completion_tokens
         if outcome.status != "ok":
@@ -71,6 +73,10 @@ class Tally:
             prompt + sum(each.prompt_tokens for each in self._open.values()),
             completion + sum(each.completion_tokens for each in self._open.values()),
         )
+
+    def requests(self, state: JobState) -> int:
+        """That were answered, of the whole job so far: what the tokens were spent on."""
+        return sum(part.asked for part in state.parts) + sum(each.requests for each in self._open.values())
 
     def view(
         self,
