@@ -11,7 +11,7 @@ from headrace.producers.backfill.batch_lines import BatchLines, BatchPart
 from headrace.producers.backfill.failures import OutputFailed
 from headrace.producers.backfill.parts import part_bytes, part_name, reject_count, rejects_name
 from headrace.producers.backfill.replacing import places_of_round, put_in_place
-from headrace.producers.backfill.rounds import bad_costs
+from headrace.producers.backfill.rounds import untold_costs
 from headrace.producers.backfill.state import WrittenPart
 from headrace.schemas.strict_json import JsonFault
 
@@ -55,7 +55,7 @@ class BatchOutput:
             versions=_counts(outcome.version for outcome in outcomes if outcome.version is not None),
             asked=len(asked),
             round=round_,
-            bad_costs=bad_costs(outcomes),
+            bad_costs=untold_costs(outcomes, found.told),
         )
 
     def put_in_place(self, part: WrittenPart) -> None:

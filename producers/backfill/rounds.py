@@ -44,8 +44,18 @@ def bad_costs(outcomes: Sequence[Outcome]) -> dict[str, list[int]]:
     return found
 
 
+def untold_costs(outcomes: Sequence[Outcome], told: Sequence[Outcome]) -> dict[str, list[int]]:
+    """The same of a part whose lines tell no more of a row without an answer than that: `told[i]` of `outcomes[i]`.
+
+    Whatever a round is for, what such a row has cost is not found in the part when it is read again.
+    """
+    lost = [each for each, said in zip(outcomes, told, strict=True) if each.asked and said.status != "ok"]
+    cost = [sum(each.prompt_tokens for each in lost), sum(each.completion_tokens for each in lost)]
+    return {redo: list(cost) for redo in KINDS} if any(cost) else {}
+
+
 def cost_of_replaced(state: JobState, number: int) -> Cost:
-    """What is known to have been spent on rows of a part that this round has asked about again.
+    """What is known to have been spent on rows of a part that this round has asked about again, or that tell no cost.
 
     It stands in the state: the part's file may be this round's already, by a process that was killed before it had
     said so.

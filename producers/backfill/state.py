@@ -37,7 +37,8 @@ class WrittenPart(_Written):
     statuses: dict[str, Count]
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
-    # Tokens of prompts, and generated, for rows that a round would ask about again, by what the round is for.
+    # Tokens of prompts, and generated, that are not in the part any more once a round has written it anew, by what the
+    # round is for: of rows that it asks about again.
     bad_costs: dict[str, list[Count]] = Field(default_factory=dict[str, list[int]])
     asked: Count = 0
     versions: dict[str, Count] = Field(default_factory=dict[str, int])

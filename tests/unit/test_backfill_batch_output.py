@@ -19,8 +19,9 @@ from headrace.producers.backfill.failures import OutputFailed
 from headrace.producers.backfill.outcome import Outcome, without_cost
 from headrace.producers.backfill.output_parts import lay_out_again
 from headrace.producers.backfill.parts import reject_count
+from headrace.producers.backfill.rounds import Redo, cost_of_replaced
 from headrace.producers.backfill.source import Chunk, RowFault
-from headrace.producers.backfill.state import JobState
+from headrace.producers.backfill.state import JobState, WrittenPart
 
 DIGEST = "ab" * 16
 MAPPING = a_mapping()
@@ -48,6 +49,23 @@ def an_output_in(directory: Path, created: int = CREATED) -> tuple[BatchOutput, 
 def shifted(chunk: Chunk) -> Chunk:
     """The same rows as the input's second part."""
     return replace(chunk, number=1, first_row=len(chunk))
+
+
+def state_of(parts: list[WrittenPart]) -> JobState:
+    return JobState(
+        job="tags-1",
+        model="tagger",
+        contract=1,
+        identity={},
+        rows=10,
+        rows_per_part=5,
+        lane_partitions=1,
+        results_topic="t",
+        offsets={},
+        parts=parts,
+        created_ms=0,
+        updated_ms=0,
+    )
 
 
 def test_counts_are_those_of_the_lines_and_a_shared_answer_costs_once(tmp_path: Path) -> None:
@@ -89,6 +107,22 @@ def test_a_part_is_read_back_with_the_same_counts_and_written_again_as_it_was(tm
     assert (again.prompt_tokens, again.completion_tokens) == (ANSWER.prompt_tokens, ANSWER.completion_tokens)
 
 
+@pytest.mark.parametrize("redo", ["failed", "rejects"])
+def test_what_calls_without_an_answer_have_cost_is_told_for_a_round_of_either_kind(
+    tmp_path: Path, redo: Redo
+) -> None:
+    """The round writes the part anew, and the lines that it keeps tell no cost."""
+    output, _ = an_output_in(tmp_path)
+    part = output.write(CHUNK, OUTCOMES, 0)
+    state = state_of([part]).model_copy(update={"redo": redo})
+    assert cost_of_replaced(state, 0) == (FAILED.prompt_tokens, FAILED.completion_tokens)
+    again = output.write(CHUNK, output.earlier(part), 1)
+    output.put_in_place(again)
+    kept = (again.prompt_tokens + FAILED.prompt_tokens, again.completion_tokens + FAILED.completion_tokens)
+    assert kept == (part.prompt_tokens, part.completion_tokens)
+    assert cost_of_replaced(state_of([again]).model_copy(update={"redo": redo}), 0) == (0, 0)
+
+
 def test_parts_are_put_together_and_taken_apart_again(tmp_path: Path) -> None:
     output, places = an_output_in(tmp_path)
     parts = [output.write(CHUNK, OUTCOMES, 0), output.write(shifted(CHUNK), OUTCOMES, 0)]
@@ -98,20 +132,7 @@ def test_parts_are_put_together_and_taken_apart_again(tmp_path: Path) -> None:
     for part in parts:
         places.parts.delete(part.file)
         places.rejects.delete(f"rejects-{part.number:06d}.jsonl")
-    state = JobState(
-        job="tags-1",
-        model="tagger",
-        contract=1,
-        identity={},
-        rows=10,
-        rows_per_part=5,
-        lane_partitions=1,
-        results_topic="t",
-        offsets={},
-        parts=parts,
-        created_ms=0,
-        updated_ms=0,
-    )
+    state = state_of(parts)
     assert lay_out_again(places, state, COLUMNS, {}).parts == parts
     assert [each.status for each in output.earlier(parts[1])] == [
         "ok",
