@@ -85,8 +85,12 @@ def outcomes_in(table: pa.Table, columns: OutputColumns) -> Iterator[Outcome]:
 def lay_out_again(
     places: Places, state: JobState, columns: OutputColumns, about: Mapping[str, str]
 ) -> JobState:
-    """The state once the parts of an output that was put together are files again. Raises OutputFailed."""
-    if not places.file or all(places.parts.size(part.file) is not None for part in state.parts):
+    """The state once the parts of an output that was put together are files again. Raises OutputFailed.
+
+    Until the state says so, parts that lie there may be another release's, whose bytes are others.
+    """
+    are_there = all(places.parts.size(part.file) is not None for part in state.parts)
+    if not places.file or (state.status != "done" and are_there):
         return state
     changed: dict[int, UnpackedPart] = {
         part.number: part for part in unpack(places, state.parts, columns, about)
