@@ -69,9 +69,11 @@ class LineReader:
         block = self._stream.read(self._block_bytes)
         if not block:
             self._ended = True
-            if self._rest:
-                self._ready = [self._rest]
-            self._rest = b""
+            lines = self._rest.split(b"\n")  # several, where a line that was too long ended in the last block
+            if not lines[-1]:
+                lines.pop()
+            lines.reverse()
+            self._ready, self._rest = lines, b""
             return
         if self.offset == 0 and not self._rest:
             block = self._without_mark(block)
@@ -99,7 +101,7 @@ class LineReader:
             before, feed, after = block.partition(b"\n")
             line.length += len(before)
             if feed:
-                self._rest = after  # split by the next fill
+                self._rest = after  # whole lines too: the next fill splits them, also at the end of the file
                 break
         self._ready.insert(0, line)
 

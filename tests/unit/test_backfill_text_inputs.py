@@ -122,6 +122,45 @@ def test_a_line_beyond_the_bound_is_a_fault_that_holds_no_memory(
     assert _messages(last)[0].startswith("a line of 1009 bytes")
 
 
+@pytest.mark.parametrize("end", [b"", b"\n"], ids=["cut off", "with a line feed"])
+@pytest.mark.parametrize(
+    ("name", "head", "behind"),
+    [
+        ("a.jsonl", b'{"a": "b"}\n{"a": "%s"}\n', b'{"a": "%d"}'),
+        ("a.csv", b"a\nb\n%s\n", b"%d"),
+    ],
+    ids=["jsonl", "csv"],
+)
+def test_lines_behind_an_overlong_one_in_the_last_block_are_rows_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, head: bytes, behind: bytes, end: bytes
+) -> None:
+    """What lies behind its line feed is all that is left of the file, and no block comes after it."""
+    monkeypatch.setattr(input_lines, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(input_lines.LineReader.__init__, "__kwdefaults__", {"block_bytes": 64})
+    path = tmp_path / name
+    for length in range(1000, 1064):  # wherever the last block begins
+        path.write_bytes(head % (b"x" * length) + b"\n".join(behind % row for row in range(3)) + end)
+        source = open_source(str(path))
+
+        (chunk,) = source.chunks(10, lambda number: True)
+
+        assert source.row_count == 5
+        assert chunk.rows[0] == {"a": "b"}
+        assert isinstance(chunk.rows[1], RowFault)
+        assert chunk.rows[2:] == [{"a": "0"}, {"a": "1"}, {"a": "2"}]
+
+
+def test_what_is_left_behind_an_overlong_line_keeps_its_blank_lines_and_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(input_lines, "MAX_LINE_BYTES", 100)
+    reader = LineReader(pa.BufferReader(b"x" * 200 + b"\na\n\nbc\n"), block_bytes=64)
+    found: list[tuple[int, bytes]] = []
+    while (line := reader.next_line()) is not None:
+        found.append((reader.offset, line))
+    assert found == [(201, b"x" * 100), (203, b"a"), (204, b""), (207, b"bc")]
+
+
 def test_lines_keep_their_offsets_whatever_the_blocks_are() -> None:
     text = b"\xef\xbb\xbfa\n\nbcd\n" + b"e" * 50 + b"\nf"
     for block_bytes in range(3, 70):
