@@ -27,6 +27,7 @@ from headrace.producers.backfill.breaker import MaxFailures
 from headrace.producers.backfill.failures import JobInvalid
 from headrace.producers.backfill.job_options import with_options
 from headrace.producers.backfill.job_origin import Origin
+from headrace.producers.backfill.locations import suffix_of, without_query
 from headrace.producers.backfill.row_ids import is_name, name_of
 from headrace.schemas.errors import InvalidSchema
 from headrace.schemas.field_errors import explain
@@ -146,7 +147,9 @@ class JobSpec(_Strict):
     @property
     def job_name(self) -> str:
         """What the job is called: the output's stem unless it has a name."""
-        return self.name if self.name is not None else name_of(PurePosixPath(self.output_path).stem)
+        if self.name is not None:
+            return self.name
+        return name_of(PurePosixPath(without_query(self.output_path)).stem)
 
     @property
     def input_path(self) -> str:
@@ -341,18 +344,22 @@ def _located(spec: JobSpec, directory: Path, origin: Origin) -> JobSpec:
 
 
 def _output_format(spec: JobSpec) -> OutputFormat:
-    """Raises JobInvalid where the path's suffix says none of them."""
-    if isinstance(spec.output, OutputSpec) and spec.output.format is not None:
-        return spec.output.format
-    path = spec.output_path
-    suffix = "" if path.endswith("/") else PurePosixPath(path).suffix.lower()
-    if suffix not in _FORMAT_OF_SUFFIX:
+    """Raises JobInvalid where the path's suffix says none of them, or says one that a batch's answers do not have."""
+    given = spec.output.format if isinstance(spec.output, OutputSpec) else None
+    suffix = suffix_of(spec.output_path)
+    if given is None and suffix not in _FORMAT_OF_SUFFIX:
         raise spec.fault(
             f"{suffix} is no format of an output: name it .parquet or .jsonl, or say the format (--output-format, "
             'output = { path = "...", format = "jsonl" })',
             "output",
         )
-    return _FORMAT_OF_SUFFIX[suffix] if spec.openai_batch is None else "jsonl"
+    found = given or _FORMAT_OF_SUFFIX[suffix]
+    if spec.openai_batch is None:
+        return found
+    if found != "jsonl" and (given or suffix):
+        keys, instead = (("output", "format"), "say jsonl") if given else (("output",), "name it .jsonl")
+        raise spec.fault(f"the answers to a batch file are JSON lines, not {found}: {instead}", *keys)
+    return "jsonl"
 
 
 def _is_path(text: str) -> bool:

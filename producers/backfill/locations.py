@@ -14,8 +14,9 @@ import re
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 import pyarrow as pa
 import pyarrow.fs as arrow_fs
@@ -31,6 +32,7 @@ _SECRET_PARAMETER = re.compile(
     r"([?&][^=&]*(?:secret|key|token|password|credential)[^=&]*=)[^&#]*", re.IGNORECASE
 )
 _PARTITION = re.compile(r"([^=/]+)=(.*)", re.DOTALL)
+_SAME_SCHEME: Final = {"gcs": "gs"}  # two names of one store
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _GLOB: Final = frozenset("*?[")
 
@@ -78,6 +80,17 @@ def without_secrets(location: str) -> str:
     return _SECRET_PARAMETER.sub(r"\1***", _USER.sub(r"\1***@", location))
 
 
+def without_query(location: str) -> str:
+    """A location without what a URI says of its server."""
+    return location.partition("?")[0] if _SCHEME.match(location) else location
+
+
+def suffix_of(location: str) -> str:
+    """The suffix of its name, in lower case; nothing of one that has none, or has a slash at its end: a folder."""
+    place = without_query(location)
+    return "" if place.endswith("/") else PurePosixPath(place).suffix.lower()
+
+
 def open_file_system(location: str) -> tuple[FileSystem, str]:
     """The file system that a path or URI names, and the path in it. Raises InputFailed."""
     if not _SCHEME.match(location):
@@ -93,20 +106,30 @@ def locate(location: str, file_system: FileSystem | None = None) -> Location:
     over. Raises InputFailed.
     """
     shown = without_secrets(location)
-    if file_system is None and not _SCHEME.match(location) and os.path.exists(location):
-        return _at(*open_file_system(location), shown)  # a name may have a `*` or `?` in it
-    place, question, query = location.partition("?") if _SCHEME.match(location) else (location, "", "")
-    steps = place.split("/")
-    plain = next((index for index, step in enumerate(steps) if _GLOB & set(step)), None)
-    place = place if plain is None else "/".join(steps[:plain]) or ("/" if place.startswith("/") else ".")
-    within, path = (file_system, place) if file_system else open_file_system(f"{place}{question}{query}")
-    if plain is None:
+    place, pattern = (location, "") if file_system is None and _is_there(location) else _parted(location)
+    within, path = (file_system, place) if file_system else open_file_system(place)
+    if not pattern:
         return _at(within, path, shown)
-    pattern = "/".join(steps[plain:])
     files = [file for file in _below(within, path, shown) if _fits(file.name, pattern)]
     if not files:
         raise InputFailed(f"no file fits {shown}")
     return Location(within, shown, tuple(files))
+
+
+def _is_there(location: str) -> bool:
+    """Whether it is a local file or folder as it stands: a name may have a `*` or `?` in it."""
+    return not _SCHEME.match(location) and os.path.exists(location)
+
+
+def _parted(location: str) -> tuple[str, str]:
+    """A location as far as it has no pattern, and the pattern; of one without a pattern, all of it and nothing."""
+    place = without_query(location)
+    steps = place.split("/")
+    plain = next((index for index, step in enumerate(steps) if _GLOB & set(step)), None)
+    if plain is None:
+        return location, ""
+    base = "/".join(steps[:plain]) or ("/" if place.startswith("/") else ".")
+    return base + location[len(place) :], "/".join(steps[plain:])
 
 
 def _at(file_system: FileSystem, path: str, shown: str) -> Location:
@@ -144,8 +167,11 @@ def _below(file_system: FileSystem, base: str, shown: str) -> list[InputFile]:
         for info in found
         if info.type == arrow_fs.FileType.File
     ]
-    shown_files = [file for file in files if not any(step[:1] in "_." for step in file.name.split("/"))]
-    return sorted(shown_files, key=lambda file: file.name)
+    return sorted((file for file in files if not _is_hidden(file.name)), key=lambda file: file.name)
+
+
+def _is_hidden(name: str) -> bool:
+    return any(step[:1] in "_." for step in name.split("/"))
 
 
 def _fits(name: str, pattern: str) -> bool:
@@ -159,6 +185,51 @@ def _steps_fit(steps: list[str], patterns: list[str]) -> bool:
     if patterns[0] == "**":
         return any(_steps_fit(steps[index:], patterns[1:]) for index in range(len(steps) + 1))
     return bool(steps) and fnmatch.fnmatchcase(steps[0], patterns[0]) and _steps_fit(steps[1:], patterns[1:])
+
+
+# --- places that are compared ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a path or URI leads, so that two can be compared: keys, regions and the like make no difference."""
+
+    store: str  # nothing for local files
+    path: str  # from its root on; in a store, the bucket or host comes first
+
+    def child(self, name: str) -> Place:
+        """What has this name below it."""
+        return Place(self.store, f"{self.path.rstrip('/')}/{name}")
+
+    def beside(self, suffix: str) -> Place:
+        """What has its name and a suffix."""
+        return Place(self.store, self.path + suffix)
+
+
+def place_of(location: str) -> Place:
+    """Where a location leads that has no pattern. Only local links are looked up; nothing need be there."""
+    if not _SCHEME.match(location):
+        return Place("", os.path.realpath(location))
+    scheme, _, rest = _USER.sub(r"\1", location).partition("://")
+    rest, _, query = rest.partition("?")
+    path = unquote(f"/{rest.rstrip('/')}")
+    if scheme.lower() == "file":
+        return Place("", os.path.realpath(path))
+    server = parse_qs(query).get("endpoint_override", [""])[0]
+    return Place(f"{_SAME_SCHEME.get(scheme.lower(), scheme.lower())}://{server}", path)
+
+
+def would_list(location: str, place: Place) -> bool:
+    """Whether a location, which may be a folder or have a pattern, names the file at a place once there is one."""
+    base, pattern = (location, "") if _is_there(location) else _parted(location)
+    at = place_of(base)
+    if at == place:
+        return not pattern
+    inside = at.child("").path
+    if at.store != place.store or not place.path.startswith(inside):
+        return False
+    name = place.path[len(inside) :]
+    return not _is_hidden(name) and (not pattern or _fits(name, pattern))
 
 
 def close_to(name: str, known: Iterable[str]) -> str:

@@ -10,10 +10,14 @@ from headrace.producers.backfill.batch_ids import UniqueLines
 from headrace.producers.backfill.columns import OutputColumns
 from headrace.producers.backfill.contract_view import ContractView, read_contract_view
 from headrace.producers.backfill.job import InputSpec, JobSpec
+from headrace.producers.backfill.job_files import BESIDE, FORMER, INSIDE, MANIFEST, REJECTS
+from headrace.producers.backfill.locations import Place, place_of, suffix_of, without_secrets, would_list
 from headrace.producers.backfill.openai_batch import BatchMapping, batch_model
 from headrace.producers.backfill.opening import open_source
+from headrace.producers.backfill.parts import part_name, rejects_name
 from headrace.producers.backfill.row_ids import RequestDigests
 from headrace.producers.backfill.rows import RowMapping
+from headrace.producers.backfill.state import FILE_NAME
 from headrace.schemas.digest import digest_of
 from headrace.topics.names import ContractNames
 
@@ -58,6 +62,7 @@ def prepare(settings: Settings, spec: JobSpec, progress: Progress | None = None)
 
     Raises JobInvalid, InputFailed, PackageError, TopicsError, KafkaUnavailable, KafkaFailed, BrokerNotFound.
     """
+    _refuse_own_files(spec)
     mapping: RowMapping | BatchMapping
     if spec.openai_batch is None:
         table = _table(spec, progress)
@@ -87,6 +92,44 @@ def prepare(settings: Settings, spec: JobSpec, progress: Progress | None = None)
             "format of the output": spec.output_format,
         }
         | _said_of_itself(spec),
+    )
+
+
+def own_file_in_input(spec: JobSpec) -> Place | None:
+    """A file of the job that its input would have too, once it is written.
+
+    The input would then be another than the one that the job has begun with, and the job could never go on; or the
+    output would be put in the input's place.
+    """
+    return next((place for place in files_of_job(spec) if would_list(spec.input_path, place)), None)
+
+
+def files_of_job(spec: JobSpec) -> list[Place]:
+    """The first of each kind of file that a job writes, where `job_files` has them. Pure but for local links."""
+    output = place_of(spec.output_path)
+    is_folder = not suffix_of(spec.output_path)
+    own = output.child(INSIDE) if is_folder else output.beside(BESIDE)
+    parts = output if is_folder else own.child("parts")
+    part = part_name(0, spec.output_format)
+    return [
+        *([own.child(f"{REJECTS}.jsonl")] if is_folder else [output, output.beside(f".{REJECTS}.jsonl")]),
+        parts.child(part),
+        *(own.child(f"{folder}/{part}") for folder in ("waiting", FORMER)),
+        *(own.child(f"{folder}/{rejects_name(0)}") for folder in ("rejects", "waiting")),
+        *(own.child(name) for name in (FILE_NAME, MANIFEST, f"{FORMER}/{FILE_NAME}")),
+    ]
+
+
+def _refuse_own_files(spec: JobSpec) -> None:
+    """Raises JobInvalid."""
+    if (found := own_file_in_input(spec)) is None:
+        return
+    read, written = without_secrets(spec.input_path), without_secrets(spec.output_path)
+    if place_of(spec.input_path) == place_of(spec.output_path):
+        raise spec.fault(f"{written} is the input itself: give another output", "output")
+    raise spec.fault(
+        f"the job's own file {found.path} would be part of its input {read}: give an output elsewhere than {written}",
+        "output",
     )
 
 

@@ -88,6 +88,8 @@ def test_texts_that_a_job_names_are_read_with_it(tmp_path: Path) -> None:
         (LEAST + '[output_schema]\ntype = "strng"', ":4: output_schema: no JSON Schema"),
         (BATCH + 'input = "x"', ":1: openai_batch: goes without input"),
         (BATCH + "[sampling]\nseed = 1", ":3: sampling: goes without openai_batch"),
+        (BATCH.replace("answers.jsonl", "answers.parquet"), ":2: output: the answers to"),
+        (BATCH.replace('"answers.jsonl"', '{ path = "a", format = "parquet" }'), ":2: output.format: the answers"),
         ("a = = b", ":1: not TOML"),
     ],
 )  # fmt: skip
@@ -98,6 +100,21 @@ def test_what_a_job_may_not_say_is_told_with_file_line_and_key(tmp_path: Path, t
 def test_a_batch_file_needs_no_model_and_is_answered_in_lines(tmp_path: Path) -> None:
     job = loaded(tmp_path, BATCH)
     assert (job.model, job.input_path, job.output_format) == (None, f"{tmp_path}/calls.jsonl", "jsonl")
+
+
+@pytest.mark.parametrize("output", ['"answers/"', '"answers"', '{ path = "answers.txt", format = "jsonl" }'])
+def test_the_answers_to_a_batch_file_are_lines_in_a_folder_too_and_under_any_name(
+    tmp_path: Path, output: str
+) -> None:
+    assert loaded(tmp_path, BATCH.replace('"answers.jsonl"', output)).output_format == "jsonl"
+
+
+@pytest.mark.parametrize("server", ["region=eu-west-1", "endpoint_override=host:9000&scheme=http"])
+def test_what_a_uri_says_of_its_server_is_no_part_of_the_outputs_name(tmp_path: Path, server: str) -> None:
+    job = loaded(tmp_path, LEAST.replace("tags.parquet", f"s3://bucket/tags.jsonl?{server}"))
+    assert (job.job_name, job.output_format) == ("tags", "jsonl")
+    job = loaded(tmp_path, LEAST.replace("tags.parquet", f"s3://bucket/tags.v2/?{server}"))
+    assert (job.job_name, job.output_format) == ("tags", "parquet")
 
 
 def test_a_job_can_be_made_of_a_commands_options(tmp_path: Path) -> None:
