@@ -12,7 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from headrace.producers.backfill.columns import OutputColumns
-from headrace.producers.backfill.failures import OutputFailed
+from headrace.producers.backfill.failures import JobInvalid, OutputFailed
 from headrace.producers.backfill.folder import Folder
 from headrace.producers.backfill.parts import (
     KnownPart,
@@ -22,6 +22,7 @@ from headrace.producers.backfill.parts import (
     rejects_name,
 )
 from headrace.producers.backfill.table_files import (
+    FileFormat,
     ParquetForm,
     format_of,
     names_to_read,
@@ -84,7 +85,8 @@ def assemble(
         )
     with places.folder.open_output(places.file) as stream:
         sink = _Hashing(stream)
-        write = _parquet_writer if format_of(places.file) == "parquet" else _bytes_writer
+        is_parquet = _format_in(ordered, places.file) == "parquet"
+        write = _parquet_writer if is_parquet else _bytes_writer
         with write(sink, columns, about) as add:
             rows = 0
             for part in ordered:
@@ -94,12 +96,20 @@ def assemble(
     return Assembled(places.file, rows, rejects, sink.bytes, sink.hexdigest())
 
 
-def remove_parts(places: Places, parts: Sequence[KnownPart]) -> None:
-    """Remove the files of parts and of their rejects, and the folders where nothing is left in them."""
+def remove_parts(
+    places: Places, parts: Sequence[KnownPart], check: Callable[[], None] = lambda: None
+) -> None:
+    """Remove the files of parts and of their rejects, and the folders where nothing is left in them.
+
+    `check` comes before each, and raises where they are not to be removed any more.
+    """
     for part in parts:
+        check()
         places.parts.delete(part.file)
         if reject_count(part):
+            check()
             places.rejects.delete(rejects_name(part.number))
+    check()
     places.parts.delete_if_empty()
     places.rejects.delete_if_empty()
 
@@ -123,7 +133,8 @@ def unpack(
     """
     ordered = _in_order(parts)
     _unpack_rejects(places, ordered)
-    parquet = ParquetForm(columns, about_file(about)) if format_of(places.file) == "parquet" else None
+    is_parquet = _format_in(ordered, places.file) == "parquet"
+    parquet = ParquetForm(columns, about_file(about)) if is_parquet else None
     with AssembledFile.opened(places.folder, places.file, ordered, columns) as assembled:
         for part in ordered:
             with contextlib.suppress(OutputFailed):
@@ -152,7 +163,7 @@ class AssembledFile:
         self._parts = _in_order(parts)
         self._position = {part.number: index for index, part in enumerate(self._parts)}
         self._parquet: Any = None
-        if format_of(name) == "parquet":
+        if _format_in(self._parts, name) == "parquet":
             try:
                 self._parquet = parquet_file(stream)
             except (pa.ArrowException, OSError) as error:
@@ -289,6 +300,19 @@ def _parquet_writer(
     form = ParquetForm(columns, about_file(about))
     with form.writer(pa.PythonFile(cast("Any", sink), mode="w")) as writer:
         yield lambda data: form.write_group(writer, parquet_file(data).read())
+
+
+def _format_in(parts: Sequence[KnownPart], file: str) -> FileFormat:
+    """The format of a file of these parts: theirs, since a job may say another one than the file's name.
+
+    Without parts there are no rows, and the name has to do; where it says nothing, no lines are as good as any file.
+    """
+    if parts:
+        return format_of(parts[0].file)
+    try:
+        return format_of(file)
+    except JobInvalid:
+        return "jsonl"
 
 
 def _in_order(parts: Sequence[KnownPart]) -> list[KnownPart]:

@@ -207,6 +207,37 @@ def test_an_input_without_rows_gives_a_file_without_rows(tmp_path: Path, file: s
         assert (tmp_path / file).read_bytes() == b""
 
 
+@pytest.mark.parametrize(
+    ("file", "said"), [("tags.txt", "jsonl"), ("tags.txt", "parquet"), ("tags.parquet", "jsonl")]
+)
+def test_a_file_has_the_format_that_the_job_says_whatever_its_name(
+    tmp_path: Path, file: str, said: FileFormat
+) -> None:
+    """Parts have it in their names; `output = { path, format }` and `--output-format` say it."""
+    places = places_in(tmp_path, file)
+    writer = PartWriter(COLUMNS, said, ABOUT)
+    chunks = [numbered(10, 0), numbered(5, 1)]
+    parts = [writer.write(places.parts, places.rejects, each, outcomes_for(each)) for each in chunks]
+    before = [read_part(places.parts, part, COLUMNS) for part in parts]
+
+    assemble(places, parts, COLUMNS, ABOUT)
+
+    if said == "parquet":
+        titles = pq.read_table(tmp_path / file)["Title"].to_pylist()
+    else:
+        titles = [json.loads(line)["Title"] for line in (tmp_path / file).read_bytes().splitlines()]
+    assert titles == [f"film {i}" for i in range(15)]
+    with AssembledFile.opened(places.folder, file, parts, COLUMNS) as assembled:
+        assert [assembled.table(part) for part in parts] == before
+    remove_parts(places, parts)
+    assert [each.sha256 for each in unpack(places, parts, COLUMNS, ABOUT)] == [part.sha256 for part in parts]
+
+
+def test_without_rows_a_file_whose_name_says_no_format_is_empty(tmp_path: Path) -> None:
+    assert assemble(places_in(tmp_path, "tags.txt"), [], COLUMNS, ABOUT).rows == 0
+    assert (tmp_path / "tags.txt").read_bytes() == b""
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_parts_laid_out_again_are_as_they_were_and_those_that_stand_stay(tmp_path: Path, file: str) -> None:
     places = places_in(tmp_path, file)
