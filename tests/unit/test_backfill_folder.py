@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
+from object_store import ObjectStore
 
 from headrace.producers.backfill.failures import OutputFailed
 from headrace.producers.backfill.folder import LEFT_OVER_AFTER, Folder
@@ -27,18 +29,20 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     if request.param == "local":
         return Folder.at(tmp_path / "out")
     if request.param == "object store":
-        monkeypatch.setattr("headrace.producers.backfill.folder._OBJECT_STORES", {"mock"})
+        return in_store(ObjectStore(), monkeypatch)
     found = Folder.at("mock://bucket/a%20b")
     found.filesystem.create_dir(found.path, recursive=True)
     return found
 
 
+def in_store(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    monkeypatch.setattr("headrace.producers.backfill.folder._OBJECT_STORES", {store.type_name})
+    return Folder(pafs.PyFileSystem(store), "bucket/a b", "s3://bucket/a%20b")
+
+
 def test_what_is_written_is_read_listed_moved_and_deleted(folder: Folder) -> None:
     inner = folder.child("sub")
     assert inner.names() == []
-    folder.filesystem.create_dir(
-        inner.path, recursive=True
-    )  # the mock, which is no real object store, wants it
     folder.write("sub/b.txt", b"b")
     folder.write("a.txt", b"first")
     folder.write("a.txt", b"second")
@@ -72,6 +76,38 @@ def test_an_exception_while_writing_leaves_nothing(folder: Folder) -> None:
         stops()
     assert folder.read("big.parquet") is None
     assert folder.filesystem.get_file_info(pafs.FileSelector(folder.path)) == []
+
+
+def test_an_exception_while_writing_leaves_the_former_file(folder: Folder) -> None:
+    """In an object store what is closed, or only forgotten, is an object: half of one would stand in its place."""
+    folder.write("big.parquet", b"the former one")
+
+    def stops() -> None:
+        with folder.open_output("big.parquet") as file:
+            file.write(b"half")
+            raise StoppedHere
+
+    with pytest.raises(StoppedHere):
+        stops()
+    gc.collect()
+    assert folder.read("big.parquet") == b"the former one"
+    assert folder.names() == ["big.parquet"]
+
+
+def test_an_object_that_the_store_does_not_take_leaves_the_former_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = ObjectStore()
+    folder = in_store(store, monkeypatch)
+    folder.write("state.json", b"the last good one")
+    store.refuses = OSError("AWS Error SLOW_DOWN during PutObject operation: HTTP status 503")
+    with pytest.raises(OutputFailed, match="the store does not answer"):
+        folder.write("state.json", b"the next one")
+    store.refuses = None
+    gc.collect()
+    assert folder.read("state.json") == b"the last good one"
+    folder.write("state.json", b"the one after it")
+    assert folder.read("state.json") == b"the one after it"
 
 
 def test_a_file_that_is_being_written_does_not_stand_there_yet(tmp_path: Path) -> None:
