@@ -174,8 +174,8 @@ def run(
 
     Beside one JOB.toml, options come before its keys. Several jobs run side by side.
 
-    Ctrl-C stops soon and loses nothing: the same command goes on, and finds what was answered meanwhile. A changed
-    input, prompt or parameter makes another job of it, which is said; --anew begins it in this one's place.
+    Ctrl-C stops soon and loses nothing: the same command (without --anew) goes on, and finds what was answered. A
+    changed input, prompt or parameter makes another job of it, which is said; --anew begins it in this one's place.
 
     Exit codes: 0 done, also where some rows failed (the summary counts them); 1 stopped before its end, or every row
     failed; 2 a mistake in the job, its input or the options; 3 no Kafka; 5 another process has taken the job over; 130

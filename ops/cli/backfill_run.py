@@ -95,7 +95,7 @@ class JobsProcess:
     def _one(self, index: int, feeds: Feeds, display: Display) -> None:
         process = self._processes[index]
         try:
-            ended = Ended(process.spec, process.run(feeds))
+            ended = Ended(process.spec, process.run(feeds), anew=self.anew)
         except HeadraceError as error:
             ended = Ended(process.spec, failure=error)
         except Exception as error:
@@ -135,8 +135,9 @@ class JobsProcess:
         for process in self._processes:
             process.stop(_WHY)
         if not self.quiet:
+            command = "the same command again" + (", without --anew," if self.anew else "")
             display.print(
-                "stopping: nothing more is asked. Run the same command again to go on: what is on its way then is "
+                f"stopping: nothing more is asked. Run {command} to go on: what is on its way then is "
                 "found, and nothing is lost. A second time ends it at once, which loses nothing either"
             )
 

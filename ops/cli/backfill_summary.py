@@ -29,11 +29,15 @@ NO_ANSWER = "no answer yet"
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a job has ended in this process: with a state, or before it had one. `failure`: why it did not begin."""
+    """How a job has ended in this process: with a state, or before it had one. `failure`: why it did not begin.
+
+    `anew`: it was to be begun in another's place, and would be once more.
+    """
 
     spec: JobSpec
     finished: Finished | None = None
     failure: HeadraceError | None = None
+    anew: bool = False
 
     @property
     def error(self) -> HeadraceError | None:
@@ -193,7 +197,7 @@ def _files(ended: Ended, failed: int, statuses: dict[str, int]) -> Iterator[tupl
     if statuses.get("rejected") and ended.is_complete:
         yield "again", None, f"headrace backfill retry rejects {shown}   # once what refuses them has changed"
     if not ended.is_complete:
-        yield "to go on", None, _to_go_on(finished)
+        yield "to go on", None, _to_go_on(finished) + (", without --anew" if ended.anew else "")
 
 
 def _to_go_on(finished: Finished) -> str:

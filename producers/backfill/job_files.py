@@ -7,15 +7,18 @@ else lies in its folder `_headrace`, which readers of datasets pass over.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.producers.backfill.assembly import Assembled, Places, assemble, remove_parts
-from headrace.producers.backfill.failures import JobTaken
+from headrace.producers.backfill.failures import JobTaken, StateUnreadable
 from headrace.producers.backfill.folder import Folder
+from headrace.producers.backfill.output_parts import lay_out_again
 from headrace.producers.backfill.parts import reject_count, rejects_name
 from headrace.producers.backfill.replacing import put_all_in_place
 from headrace.producers.backfill.state import FILE_NAME, JobState, read_state, state_bytes
@@ -30,6 +33,8 @@ BESIDE = ".headrace"
 INSIDE = "_headrace"
 FORMER = "former"
 REJECTS = "rejects"
+_PART: Final = re.compile(r"part-\d{6,}\.(parquet|jsonl)")
+_REJECTS_OF_PART: Final = re.compile(r"rejects-\d{6,}\.jsonl")
 
 
 class JobFiles:
@@ -78,6 +83,17 @@ class JobFiles:
         text = self.own.read(FILE_NAME)
         return None if text is None else read_state(text, self.own.shown(FILE_NAME))
 
+    def begin(self, state: JobState) -> None:
+        """Write the first state of a job: minutes may have passed since somebody has looked whether there is any.
+
+        Raises OutputFailed, StateUnreadable, and JobTaken where another job has begun here.
+        """
+        if (found := self.state()) is not None:
+            raise JobTaken(
+                f"{self.shown}: another process has begun {found.job} here meanwhile: run the job again to go on"
+            )
+        self._write(state)
+
     def save(self, state: JobState) -> None:
         """Write the state. Raises OutputFailed, and JobTaken where another process has taken it over."""
         if self._writer:
@@ -115,25 +131,64 @@ class JobFiles:
     def sweep(self) -> None:
         """Remove what killed processes have left half written. Raises OutputFailed."""
         places = self.places
-        for folder in (self.own, places.parts, places.rejects, places.waiting, places.folder):
+        former = self.own.child(FORMER)
+        for folder in (self.own, former, places.parts, places.rejects, places.waiting, places.folder):
             folder.sweep()
 
     def set_aside(self, state: JobState) -> None:
         """Make room for a new job. The former one's state and parts stay, under its id, until the next is set aside.
 
+        Its state goes last. Until then this may be done again, and goes on where it was; or `bring_back`. Parts that
+        the state does not name were written by a killed process: the new job might not write others in their place.
         Raises OutputFailed.
         """
         put_all_in_place(self.places, state.parts)
-        for name in self.own.names(FORMER):
-            self.own.delete(name)
-        at = self.places.folder if self.is_directory else self.own
-        of, to = ("", f"{INSIDE}/{FORMER}/") if self.is_directory else ("parts/", f"{FORMER}/")
-        for part in state.parts:
-            if self.places.parts.size(part.file) is not None:
-                at.move(of + part.file, to + part.file)
+        if not self.is_set_aside(state.job):
+            for name in self.own.names(FORMER):
+                self.own.delete(name)
         self.own.write(f"{FORMER}/{FILE_NAME}", state_bytes(state))
+        named = _files_of(state)
+        for name in self._written():
+            folder, place, aside = self._place_aside(name)
+            if name in named:
+                folder.move(place, aside)
+            else:
+                folder.delete(place)
+        if self.own.size(MANIFEST) is not None:
+            self.own.move(MANIFEST, f"{FORMER}/{MANIFEST}")
         self.own.delete(FILE_NAME)
-        self.own.delete(MANIFEST)
+
+    def bring_back(self, state: JobState) -> None:
+        """Let a job go on after all that a killed process was setting aside. Raises OutputFailed."""
+        if not self.is_set_aside(state.job):
+            return
+        for path in self.own.names(FORMER):
+            name = path.rpartition("/")[2]
+            if name != FILE_NAME:
+                folder, place, aside = self._place_aside(name)
+                folder.move(aside, place)
+        self.own.delete(f"{FORMER}/{FILE_NAME}")
+
+    def is_set_aside(self, job: str) -> bool:
+        """Whether this is the job that was set aside, though perhaps not all of it. Raises OutputFailed."""
+        with contextlib.suppress(StateUnreadable):  # of another release: another job
+            return self.former(job) is not None
+        return False
+
+    def _written(self) -> Iterator[str]:
+        """The files of parts, and of their rejects; in a directory others may lie beside them."""
+        yield from filter(_PART.fullmatch, self.places.parts.names())
+        yield from filter(_REJECTS_OF_PART.fullmatch, self.places.rejects.names())
+
+    def _place_aside(self, name: str) -> tuple[Folder, str, str]:
+        """A folder, and what such a file is called in it while the job has it, and when it is set aside."""
+        if name == MANIFEST:
+            return self.own, name, f"{FORMER}/{name}"
+        if _REJECTS_OF_PART.fullmatch(name):
+            return self.own, f"rejects/{name}", f"{FORMER}/{name}"
+        if self.is_directory:
+            return self.places.folder, name, f"{INSIDE}/{FORMER}/{name}"
+        return self.own, f"parts/{name}", f"{FORMER}/{name}"
 
     def former(self, job: str) -> tuple[JobState, Places] | None:
         """The job that was set aside here, if it is this one: its state, and where its parts, or its file, are."""
@@ -154,16 +209,46 @@ class JobFiles:
         return assemble(self.places, state.parts, columns, about, progress)
 
     def remove_parts(self, state: JobState) -> None:
-        """Once they have been put together. Raises OutputFailed."""
-        self.places.waiting.delete_if_empty()
-        if not self.is_directory:
-            remove_parts(self.places, state.parts)
+        """Once they have been put together, as far as the job is this process's: who has it now may need them.
+
+        A process that was frozen meanwhile, or is slow, finds parts that the next one has laid out again for a round.
+        Raises OutputFailed.
+        """
+
+        def check() -> None:
+            self.check_ours(state.job)
+
+        with contextlib.suppress(JobTaken):
+            check()
+            self.places.waiting.delete_if_empty()
+            if not self.is_directory:
+                remove_parts(self.places, state.parts, check)
+
+    def has_parts_left(self, state: JobState) -> bool:
+        """Whether parts lie beside the file that was put together of them. Raises OutputFailed."""
+        return not self.is_directory and not _files_of(state).isdisjoint(self._written())
+
+    def laid_out(self, state: JobState, columns: OutputColumns, about: Mapping[str, str]) -> JobState:
+        """The state once the parts of a job that was put together, which a round reads, are files again.
+
+        Whoever runs the job does so, until the round has written a part: from then on the parts are others than those
+        that the output was put together of. Raises OutputFailed.
+        """
+        is_new_round = state.redo is not None and all(part.round < state.round for part in state.parts)
+        if state.status == "done" or (is_new_round and self._was_put_together(state.job)):
+            return lay_out_again(self.places, state, columns, about)
+        return state
+
+    def _was_put_together(self, job: str) -> bool:
+        """Whether the output is this job's; it may be another's that was set aside."""
+        text = self.own.read(MANIFEST)
+        return text is not None and json.loads(text).get("job") == job
 
     def write_open_failures(self, failures: Iterable[bytes], state: JobState) -> None:
         """All rows that have failed so far, those of parts and these of chunks that have none yet, as one file.
 
         `failures` are lines. For people who look why a job has stopped: the next run does without it. Raises
-        OutputFailed.
+        OutputFailed, and JobTaken where another process has taken the job over.
         """
         lines: list[bytes] = []
         for part in state.parts:
@@ -171,8 +256,14 @@ class JobFiles:
                 lines.append(self.places.rejects.read(rejects_name(part.number)) or b"")
         lines.extend(failures)
         if lines:
+            self.check_ours(state.job)  # or a complete file of the next process's might be replaced
             self.places.folder.write(self.places.rejects_file, b"".join(lines))
 
     def write_manifest(self, manifest: JsonObject) -> None:
         """Raises OutputFailed."""
         self.own.write(MANIFEST, (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _files_of(state: JobState) -> set[str]:
+    """What a state's parts, and their rejects if there are any, are called."""
+    return {name for part in state.parts for name in (part.file, rejects_name(part.number))}

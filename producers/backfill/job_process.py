@@ -18,12 +18,12 @@ from headrace.producers.backfill.batch_lines import BatchLines
 from headrace.producers.backfill.batch_output import BatchOutput
 from headrace.producers.backfill.failures import JobCancelled, JobTaken
 from headrace.producers.backfill.job_files import JobFiles
-from headrace.producers.backfill.known_answers import fill_from_earlier_job, fill_from_parts
+from headrace.producers.backfill.known_answers import fill_from_earlier_job, fill_from_parts, lies_in_output
 from headrace.producers.backfill.locations import without_secrets
 from headrace.producers.backfill.manifest import manifest_of
 from headrace.producers.backfill.openai_batch import BatchMapping
 from headrace.producers.backfill.orders import OrdersLink
-from headrace.producers.backfill.output_parts import TableOutput, lay_out_again
+from headrace.producers.backfill.output_parts import TableOutput
 from headrace.producers.backfill.preparing import PreparedJob, prepare
 from headrace.producers.backfill.progress import JobView
 from headrace.producers.backfill.replacing import put_all_in_place
@@ -94,29 +94,30 @@ class JobProcess:
         job = prepare(self.settings, self.spec, self.tell.reading)
         state = self._state_before(files, job)
         if state is not None and state.status == "done" and not self._has_round(state):
-            files.remove_parts(state)
+            self._clear_away(state, files)
             return Finished(state, files, nothing_to_do=True)
         files.sweep()
         with contextlib.ExitStack() as stack:
             wire = KafkaWire(self.settings, job.names, self.spec.lane)
             stack.callback(wire.close)
             is_new = state is None
-            answers = self._answers(
-                stack, files, job
-            )  # before there is a job: what is to be reused may not be there
+            # Before there is a job: what is to be reused may not be there.
+            answers = self._answers(stack, files, job, state)
             if state is None:
                 state = self._new_state(files, job, wire)
-                files.save(state)
+                files.begin(state)
             link = stack.enter_context(self._link(state, files))
-            state = self._take_over(state, files, link)
+            state = self._within_results(self._take_over(state, files, link))
+            files.bring_back(state)
             put_all_in_place(files.places, state.parts)
             if state.status == "done" and not self._has_round(state):  # meanwhile, by another process
                 files.remove_parts(state)
+                _say_done(state, files, link)
                 return Finished(state, files, nothing_to_do=True)
+            found, state = state, files.laid_out(state, job.columns, about_of(state))
             if self.redo is not None and not is_new:
-                state = begin_again(
-                    lay_out_again(files.places, state, job.columns, about_of(state)), self.redo
-                )
+                state = begin_again(state, self.redo)
+            if state is not found:
                 files.save(state)
             end = None
             if state.status != "written":
@@ -124,12 +125,7 @@ class JobProcess:
                 state = end.state
             if state.status == "written":
                 state = self._put_together(files, state, job, link)
-                with contextlib.suppress(HeadraceError):
-                    statuses = state.statuses
-                    settled = sum(statuses.values())
-                    link.tell(
-                        "done", rows=state.rows, settled=settled, failed=settled - statuses.get("ok", 0)
-                    )
+                _say_done(state, files, link)
             return Finished(
                 state, files, None if end is None else end.view, None if end is None else end.error
             )
@@ -146,6 +142,25 @@ class JobProcess:
             return None
         check_same_job(state, job.identity)
         return state
+
+    def _clear_away(self, state: JobState, files: JobFiles) -> None:
+        """Remove what a killed process has left of the parts of a job that is done, or take back its setting aside.
+
+        Parts may as well be there because another process lays them out for a round, while the state says done: so
+        only whoever has the job removes any, and it is not taken from a process that is at it.
+        """
+        is_half_aside = files.is_set_aside(state.job)  # what readers of a directory would miss
+        if not is_half_aside and not files.has_parts_left(state):
+            return
+        link = OrdersLink(self.settings, JobId(state.model, state.contract, state.job), files.shown)
+        try:
+            if link.other_process() is None and files.state() == state:
+                self._take_over(state, files, link)
+                files.bring_back(state)
+                files.remove_parts(state)
+                _say_done(state, files, link)
+        finally:
+            link.close()
 
     def _has_round(self, state: JobState) -> bool:
         return self.redo is not None and rows_to_redo(state, self.redo) > 0
@@ -173,9 +188,11 @@ class JobProcess:
         )
 
     def _within_results(self, state: JobState) -> JobState:
-        """Where `results` ends before what the state says, it was made anew: all that comes lies from its end on."""
-        ends = end_of_results(self.settings, state.results_topic)
-        offsets = {at: min(offset, ends.get(at, offset)) for at, offset in state.offsets.items()}
+        """Where `results` ends before what the state says it was made anew, or cut back: all of it is read."""
+        ends = end_of_results(self.settings, state.results_topic, committed=False)
+        offsets = {at: offset if offset <= ends.get(at, 0) else 0 for at, offset in state.offsets.items()}
+        if offsets != state.offsets:
+            log.warning("%s is not the one that the job began with: it is read anew", state.results_topic)
         return state.model_copy(update={"offsets": offsets})
 
     @contextlib.contextmanager
@@ -253,29 +270,41 @@ class JobProcess:
             files.write_open_failures(lines, end.state)
         return end
 
-    def _answers(self, stack: contextlib.ExitStack, files: JobFiles, job: PreparedJob) -> AnswerIndex | None:
+    def _answers(
+        self, stack: contextlib.ExitStack, files: JobFiles, job: PreparedJob, state: JobState | None
+    ) -> AnswerIndex | None:
         spec = self.spec
         if not spec.dedupe and spec.reuse is None:
             return None
         answers = AnswerIndex()
         stack.callback(answers.close)
-        if spec.reuse is not None:
+        if spec.reuse is not None and not self._has_replaced(spec.reuse, files, state):
             count = fill_from_earlier_job(answers, self.settings, spec.reuse, files, job)
             self.tell.say(f"{count:,} answers of {spec.reuse} can be taken over")
         return answers
+
+    def _has_replaced(self, reuse: str, files: JobFiles, state: JobState | None) -> bool:
+        """Whether the answers that are to be reused lay in the output that this job's own has replaced since."""
+        has_ended = state is not None and (state.status in ("written", "done") or state.redo is not None)
+        former = files.former(reuse) if has_ended else None
+        return former is not None and lies_in_output(*former)
 
     # --- after ---
 
     def _put_together(self, files: JobFiles, state: JobState, job: PreparedJob, link: OrdersLink) -> JobState:
         def joined(rows: int) -> None:
             link.check()
+            if rows == state.rows:  # what follows puts the file in the place of the one that is there
+                files.check_ours(state.job)
             self.tell.joining(rows)
 
+        files.check_ours(state.job)
         assembled = files.put_together(state, job.columns, about_of(state), joined)
         link.check()
         state = state.model_copy(
             update={"status": "done", "redo": None, "redone": [], "updated_ms": int(time.time() * 1000)}
         )
+        files.check_ours(state.job)
         files.write_manifest(manifest_of(state, files, assembled))
         files.save(state)
         files.remove_parts(state)
@@ -292,6 +321,14 @@ def _without_secrets(job_file: JsonObject) -> JsonObject:
             is_place = isinstance(value, str) and name in ("input", "output", "openai_batch", "path", "reuse")
             cleaned[name] = without_secrets(value) if is_place else value
     return cleaned
+
+
+def _say_done(state: JobState, files: JobFiles, link: OrdersLink) -> None:
+    """Unless another process has the job by now: this word would take it back."""
+    with contextlib.suppress(HeadraceError):
+        files.check_ours(state.job)
+        settled = sum(state.statuses.values())
+        link.tell("done", rows=state.rows, settled=settled, failed=settled - state.statuses.get("ok", 0))
 
 
 def output_of(files: JobFiles, job: PreparedJob, state: JobState) -> TableOutput | BatchOutput:

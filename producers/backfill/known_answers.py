@@ -60,9 +60,15 @@ def _put(answers: AnswerIndex, outcome: Outcome) -> None:
         answers.put(digest, outcome)
 
 
+def lies_in_output(state: JobState, places: Places) -> bool:
+    """Whether a job's answers are in the file that its parts were put together to, and in no parts."""
+    parts = [part for part in state.parts if part.statuses.get("ok", 0)]
+    return bool(places.file) and any(places.parts.size(part.file) is None for part in parts)
+
+
 def _outcomes(places: Places, state: JobState, columns: OutputColumns) -> Iterator[Outcome]:
     parts = [part for part in state.parts if part.statuses.get("ok", 0)]
-    if places.file and any(places.parts.size(part.file) is None for part in parts):
+    if lies_in_output(state, places):
         with AssembledFile.opened(places.folder, places.file, state.parts, columns) as assembled:
             for part in parts:
                 yield from outcomes_in(assembled.table(part), columns)

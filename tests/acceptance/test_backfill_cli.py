@@ -3,106 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
+from backfill_desk import MODEL, Desk, lines_of, titles
 from packages import TAGS_SCHEMA
 from waiting import wait_until
 from worker_processes import Scene, scene
 
-from headrace.consumers.backfill_jobs import KnownJob, read_backfills
 from headrace.consumers.catalogue import read_catalogue
-from headrace.ops.cli import main
 
-MODEL = "tagger"
 ROWS = 60
 UNLUCKY = 3  # rows whose first answer is cut off
 FAILURES = json.dumps([{"kind": "truncated", "prompt_contains": "Unlucky", "times": UNLUCKY}])
-
-
-class Desk:
-    """Runs `headrace backfill` where a contract's topics are."""
-
-    def __init__(self, stage: Scene, place: Path, captured: pytest.CaptureFixture[str]) -> None:
-        self.stage = stage
-        self.place = place
-        self._captured = captured
-        self._where = ("--bootstrap-servers", stage.bootstrap, "--prefix", stage.names.prefix)
-        self._running: list[subprocess.Popen[str]] = []
-
-    def films(self, name: str, titles: list[str | None]) -> str:
-        """An input of a row for each title."""
-        path = self.place / name
-        path.write_text(
-            "".join(json.dumps({"title": title, "number": n}) + "\n" for n, title in enumerate(titles))
-        )
-        return str(path)
-
-    def path(self, name: str) -> str:
-        """In this test's folder."""
-        return str(self.place / name)
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """A command in a process of its own."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.ops.cli", "backfill", *arguments, *self._where],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self.place,
-            env=os.environ | {"HEADRACE_SESSION_TIMEOUT_MS": "6000"},
-        )
-        self._running.append(process)
-        return process
-
-    def said(self, *arguments: str, code: int = 0) -> tuple[str, str]:
-        """Standard output and standard error of a command that ends with this code; it runs in this process."""
-        with pytest.raises(SystemExit) as ended:
-            main(["backfill", *arguments, *self._where])
-        out, err = self._captured.readouterr()
-        assert ended.value.code == code, f"{ended.value.code}:\n{out}\n{err}"
-        return out, err
-
-    def ended(self, process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-        """The same, of one that was started."""
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == code, f"{process.returncode}:\n{out}\n{err}"
-        return out, err
-
-    def run(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        """A job to its end, as JSON."""
-        found: dict[str, Any] = json.loads(self.said("run", *arguments, "--json", "--quiet", code=code)[0])
-        assert sum(found["statuses"].values()) + found["no_answer"] == found["rows"]
-        return found
-
-    def of(self, name: str) -> KnownJob | None:
-        """What the control topic has of the job of this name."""
-        return next(iter(read_backfills(self.stage.seen.settings).of(f"{name}-")), None)
-
-    def wait_for(self, name: str, status: str) -> KnownJob:
-        """Until the job's process has said so."""
-
-        def there() -> KnownJob | None:
-            known = self.of(name)
-            return known if known is not None and known.running and known.running.status == status else None
-
-        found = wait_until(there, 30, f"{name} to be {status}")
-        assert found is not None
-        return found
-
-    def close(self) -> None:
-        for process in self._running:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -138,19 +55,11 @@ def unserved(
         yield made
 
 
-def titles(count: int = ROWS, begin: str = "Film") -> list[str | None]:
-    return [f"{begin} {number}" for number in range(count)]
-
-
-def lines_of(path: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
-
-
 # --- with a worker ------------------------------------------------------------------------------------------
 
 
 def test_a_job_by_options_lines_up_with_its_input_and_its_summary_adds_up(desk: Desk) -> None:
-    films, output = desk.films("films.jsonl", titles()), desk.path("tags.jsonl")
+    films, output = desk.films("films.jsonl", titles(ROWS)), desk.path("tags.jsonl")
     command = ("run", "--model", MODEL, "--input", films, "--output", output, "--keep", "number")
     out, err = desk.said(*command, "--sampling", "max_tokens=100", "--rows-per-part", "25")
     assert f"rows {ROWS}" in " ".join(out.split())
@@ -194,7 +103,7 @@ def test_options_come_before_the_keys_of_a_file_and_their_mistakes_are_theirs(de
 
 
 def test_rows_that_cannot_be_asked_about_are_listed_and_too_many_stop_the_job(desk: Desk) -> None:
-    given = titles()
+    given = titles(ROWS)
     given[7] = given[11] = given[40] = None
     films, output = desk.films("films.jsonl", given), desk.path("tags.parquet")
     command = ("--model", MODEL, "--input", films, "--output", output)
@@ -235,7 +144,7 @@ def test_rows_that_ask_the_same_are_asked_once_and_an_earlier_job_is_reused(desk
 
 
 def test_a_budget_of_tokens_stops_a_job_and_a_higher_one_goes_on(desk: Desk) -> None:
-    films, output = desk.films("films.jsonl", titles()), desk.path("tags.jsonl")
+    films, output = desk.films("films.jsonl", titles(ROWS)), desk.path("tags.jsonl")
     command = ("--model", MODEL, "--input", films, "--output", output)
     stopped = desk.run(*command, "--token-budget", "1000", code=1)
     assert stopped["error"]["code"] == "budget_spent"
@@ -247,7 +156,7 @@ def test_a_budget_of_tokens_stops_a_job_and_a_higher_one_goes_on(desk: Desk) -> 
 
 
 def test_what_was_cut_off_is_asked_for_again_and_put_in_its_place(desk: Desk) -> None:
-    given = titles()
+    given = titles(ROWS)
     for number in range(UNLUCKY):
         given[10 * number] = f"Unlucky {number}"
     films, output = desk.films("films.jsonl", given), desk.path("tags.parquet")
@@ -282,7 +191,7 @@ def test_several_jobs_run_side_by_side(desk: Desk) -> None:
 
 
 def test_a_job_that_waits_is_seen_paused_and_let_go_on_from_elsewhere(unserved: Desk) -> None:
-    films, output = unserved.films("films.jsonl", titles()), unserved.path("tags.jsonl")
+    films, output = unserved.films("films.jsonl", titles(ROWS)), unserved.path("tags.jsonl")
     package = unserved.path("package")
     process = unserved.start(
         "run", "--model", MODEL, "--package", package, "--input", films, "--output", output, "--json"
@@ -309,7 +218,7 @@ def test_a_job_that_waits_is_seen_paused_and_let_go_on_from_elsewhere(unserved: 
 
 
 def test_a_cancelled_job_keeps_away_until_it_is_resumed(unserved: Desk) -> None:
-    films, output = unserved.films("films.jsonl", titles()), unserved.path("tags.jsonl")
+    films, output = unserved.films("films.jsonl", titles(ROWS)), unserved.path("tags.jsonl")
     command = ("--model", MODEL, "--package", unserved.path("package"), "--input", films, "--output", output)
     process = unserved.start("run", *command)
     job = unserved.wait_for("tags", "running").id.job
@@ -330,7 +239,7 @@ def test_a_cancelled_job_keeps_away_until_it_is_resumed(unserved: Desk) -> None:
 
 
 def test_a_job_that_nobody_runs_is_cancelled_all_the_same(unserved: Desk) -> None:
-    films, output = unserved.films("films.jsonl", titles()), unserved.path("tags.jsonl")
+    films, output = unserved.films("films.jsonl", titles(ROWS)), unserved.path("tags.jsonl")
     command = (
         "run",
         "--model",
@@ -356,7 +265,7 @@ def test_a_job_that_nobody_runs_is_cancelled_all_the_same(unserved: Desk) -> Non
 
 
 def test_interrupted_and_run_again_each_row_is_asked_once(unserved: Desk) -> None:
-    films, output = unserved.films("films.jsonl", titles()), unserved.path("tags.jsonl")
+    films, output = unserved.films("films.jsonl", titles(ROWS)), unserved.path("tags.jsonl")
     command = ("--model", MODEL, "--package", unserved.path("package"), "--input", films, "--output", output)
     process = unserved.start("run", *command, "--json")
     assert process.stderr is not None

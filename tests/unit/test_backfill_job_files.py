@@ -78,7 +78,7 @@ def test_what_killed_processes_have_half_written_is_removed_wherever_it_lies(
     files = JobFiles(str(tmp_path / output))
     places = files.places
     left: list[Path] = []
-    for folder in (files.own, places.parts, places.rejects, places.folder):
+    for folder in (files.own, files.own.child("former"), places.parts, places.rejects, places.folder):
         with folder.open_output("file"):
             [half] = Path(folder.path).glob(".file.*.partial")
         left.append(half.with_name(half.name.replace(".file.", ".other.")))

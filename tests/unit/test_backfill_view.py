@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headrace.ops.cli.backfill_run import exit_code
+from headrace.ops.cli.backfill_run import JobsProcess, exit_code
 from headrace.ops.cli.backfill_summary import Ended, as_json, rows_of
 from headrace.ops.cli.backfill_view import (
     JobLine,
@@ -20,12 +22,13 @@ from headrace.ops.cli.backfill_view import (
     said,
     size,
 )
-from headrace.producers.backfill.failures import BackfillError, JobTaken, TooManyFailures
+from headrace.producers.backfill.failures import BackfillError, BudgetSpent, JobTaken, TooManyFailures
 from headrace.producers.backfill.job import job_of
 from headrace.producers.backfill.job_files import JobFiles
 from headrace.producers.backfill.job_process import Finished
 from headrace.producers.backfill.progress import JobView
 from headrace.producers.backfill.state import JobState, WrittenPart
+from headrace.schemas.settings import Settings
 
 STATE: dict[str, Any] = {
     "job": "tags-1a2b3c4d",
@@ -166,6 +169,26 @@ def test_the_counts_of_a_job_that_was_stopped_add_up_to_its_input(tmp_path: Path
     assert shown["time"][1] == "10 s, 4.0 rows/s, 20 s with the runs before it"
     assert "max_failures" in shown["to go on"][1]
     assert exit_code(found) == 1
+
+
+@pytest.mark.parametrize("error", [None, TooManyFailures("3 rows have failed"), BudgetSpent("spent")])
+def test_a_job_that_was_begun_anew_goes_on_without_being_begun_once_more(
+    tmp_path: Path, error: BackfillError | None
+) -> None:
+    found = ended(tmp_path, seen(), error, status="stopped")
+    for each, is_said in ((found, False), (replace(found, anew=True), True)):
+        [says] = [text for name, _, text in rows_of(each) if name == "to go on"]
+        assert says.endswith(", without --anew") == is_said
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_is_said_at_a_signal_does_not_begin_a_job_once_more(anew: bool) -> None:
+    said: list[str] = []
+    display: Any = SimpleNamespace(print=said.append)
+    JobsProcess(Settings(), [], anew=anew)._stop(display)  # pyright: ignore[reportPrivateUsage]
+    [sentence] = said
+    assert ("Run the same command again to go on" in sentence) != anew
+    assert ("Run the same command again, without --anew, to go on" in sentence) == anew
 
 
 def test_a_job_that_is_done_is_counted_by_its_parts_and_says_how_to_ask_again(tmp_path: Path) -> None:
