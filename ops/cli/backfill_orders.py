@@ -47,11 +47,15 @@ class Ordered:
 
 def order(settings: Settings, job: FoundJob, wish: Wish) -> Ordered:
     """Give an order, and wait for its effect. Raises CannotBeOrdered, and what the brokers raise."""
-    if job.is_done:
+    given = job.known.order
+    if job.is_done and (wish != "resume" or given is None):
         raise CannotBeOrdered(f"job {job.id.job} is done: there is nothing to {wish}")
-    given, attended = job.known.order, job.is_attended(now_ms())
+    attended = job.is_attended(now_ms())
     if (already := _already(job, wish)) is not None:
         return Ordered(job, wish, None, already)
+    if job.is_done:  # the order came too late for it, and would hold back a round
+        give_order(settings, job.id, "run", operator_name())
+        return Ordered(job, wish, None, f"nothing holds {job.id.job} back any more; it is done")
     give_order(settings, job.id, _ORDER[wish], operator_name())
     if not attended:
         if wish == "cancel":
@@ -64,7 +68,7 @@ def order(settings: Settings, job: FoundJob, wish: Wish) -> Ordered:
 
 def let_go_on(settings: Settings, job: FoundJob) -> None:
     """Take back what holds a job that is run here next. Raises CannotBeOrdered, and what the brokers raise."""
-    if job.is_done:
+    if job.is_done and job.known.order is None:
         raise CannotBeOrdered(f"job {job.id.job} is done: there is nothing to resume")
     if job.known.order is not None:
         give_order(settings, job.id, "run", operator_name())

@@ -27,7 +27,7 @@ from headrace.producers.backfill.estimating import (
 )
 from headrace.producers.backfill.examining import Chosen, Examination, Examined
 from headrace.producers.backfill.job_files import JobFiles
-from headrace.producers.backfill.known_answers import fill_from_earlier_job
+from headrace.producers.backfill.known_answers import fill_from_earlier_job, is_replaced
 from headrace.producers.backfill.outcome import Outcome
 from headrace.producers.backfill.preparing import PreparedJob, prepare
 from headrace.producers.backfill.prompt_sizes import PromptSizes, prompt_sizes
@@ -139,7 +139,9 @@ def estimate(
         if spec.reuse is not None:
             answers = AnswerIndex()
             stack.callback(answers.close)
-            fill_from_earlier_job(answers, settings, spec.reuse, JobFiles.of(spec), job)
+            files = JobFiles.of(spec)
+            if not is_replaced(spec.reuse, files, files.state()):
+                fill_from_earlier_job(answers, settings, spec.reuse, files, job, only_looks=True)
         rows = job.source.row_count
         examination = Examination(
             RowAsker(job.mapping, job.digests),

@@ -33,6 +33,7 @@ BESIDE = ".headrace"
 INSIDE = "_headrace"
 FORMER = "former"
 REJECTS = "rejects"
+ERRORS = "errors"  # what a batch's are called, after OpenAI's file
 _PART: Final = re.compile(r"part-\d{6,}\.(parquet|jsonl)")
 _REJECTS_OF_PART: Final = re.compile(r"rejects-\d{6,}\.jsonl")
 
@@ -66,7 +67,7 @@ class JobFiles:
     def of(cls, spec: JobSpec) -> JobFiles:
         """The files of a job; what a batch's calls came to instead of an answer is called as OpenAI does. Raises
         OutputFailed."""
-        return cls(spec.output_path, REJECTS if spec.openai_batch is None else "errors")
+        return cls(spec.output_path, REJECTS if spec.openai_batch is None else ERRORS)
 
     @property
     def shown(self) -> str:
@@ -190,13 +191,16 @@ class JobFiles:
             return self.places.folder, name, f"{INSIDE}/{FORMER}/{name}"
         return self.own, f"parts/{name}", f"{FORMER}/{name}"
 
-    def former(self, job: str) -> tuple[JobState, Places] | None:
-        """The job that was set aside here, if it is this one: its state, and where its parts, or its file, are."""
+    def former(self, job: str | None) -> tuple[JobState, Places] | None:
+        """The job that was set aside here, if it is this one: its state, and where its parts, or its file, are.
+
+        None: whichever it is.
+        """
         text = self.own.read(f"{FORMER}/{FILE_NAME}")
         if text is None:
             return None
         state = read_state(text, self.own.shown(f"{FORMER}/{FILE_NAME}"))
-        return (state, replace(self.places, parts=self.own.child(FORMER))) if state.job == job else None
+        return (state, replace(self.places, parts=self.own.child(FORMER))) if job in (None, state.job) else None
 
     def put_together(
         self,

@@ -16,9 +16,9 @@ from headrace.producers.backfill.answer_index import AnswerIndex
 from headrace.producers.backfill.asking import RowAsker
 from headrace.producers.backfill.batch_lines import BatchLines
 from headrace.producers.backfill.batch_output import BatchOutput
-from headrace.producers.backfill.failures import JobCancelled, JobTaken
+from headrace.producers.backfill.failures import JobCancelled, JobInvalid, JobTaken, OutputFailed
 from headrace.producers.backfill.job_files import JobFiles
-from headrace.producers.backfill.known_answers import fill_from_earlier_job, fill_from_parts, lies_in_output
+from headrace.producers.backfill.known_answers import fill_from_earlier_job, fill_from_parts, is_replaced
 from headrace.producers.backfill.locations import without_secrets
 from headrace.producers.backfill.manifest import manifest_of
 from headrace.producers.backfill.openai_batch import BatchMapping
@@ -278,16 +278,17 @@ class JobProcess:
             return None
         answers = AnswerIndex()
         stack.callback(answers.close)
-        if spec.reuse is not None and not self._has_replaced(spec.reuse, files, state):
-            count = fill_from_earlier_job(answers, self.settings, spec.reuse, files, job)
-            self.tell.say(f"{count:,} answers of {spec.reuse} can be taken over")
+        if spec.reuse is not None and not is_replaced(spec.reuse, files, state):
+            try:
+                count = fill_from_earlier_job(answers, self.settings, spec.reuse, files, job)
+            except (JobInvalid, OutputFailed) as error:
+                if state is None:
+                    raise
+                # What it has answered so far is in this job's parts, and what is left can be asked.
+                self.tell.say(f"goes on without the answers of {spec.reuse}: {error.message}")
+            else:
+                self.tell.say(f"{count:,} answers of {spec.reuse} can be taken over")
         return answers
-
-    def _has_replaced(self, reuse: str, files: JobFiles, state: JobState | None) -> bool:
-        """Whether the answers that are to be reused lay in the output that this job's own has replaced since."""
-        has_ended = state is not None and (state.status in ("written", "done") or state.redo is not None)
-        former = files.former(reuse) if has_ended else None
-        return former is not None and lies_in_output(*former)
 
     # --- after ---
 

@@ -205,6 +205,10 @@ class Place:
         """What has its name and a suffix."""
         return Place(self.store, self.path + suffix)
 
+    def with_suffix(self, suffix: str) -> Place:
+        """What has its name with another suffix."""
+        return Place(self.store, str(PurePosixPath(self.path).with_suffix(suffix)))
+
 
 def place_of(location: str) -> Place:
     """Where a location leads that has no pattern. Only local links are looked up; nothing need be there."""

@@ -92,14 +92,19 @@ class OrdersLink:
             failed=failed,
             at=int(time.time() * 1000),
         )
-        self._write(*job_record(self.id, running))
+        offset = self._write(*job_record(self.id, running))
         if not self._claimed:
-            self._await_own_claim()
+            self._await_own_claim(offset)
 
-    def _await_own_claim(self) -> None:
+    def _await_own_claim(self, offset: int) -> None:
+        """Until it was read back: the record at this offset. Raises JobTaken where another's came right after it."""
         deadline = time.monotonic() + READY_WITHIN_S
         while True:
             known = self._follower.known(self.id)
+            if known is not None and known.running is not None and known.claim > offset:
+                self._claimed = True
+                self.check()
+                return
             if (
                 known is not None
                 and known.running is not None
@@ -126,10 +131,11 @@ class OrdersLink:
         self._thread.join(WRITE_WITHIN_S)
         self._producer.close()
 
-    def _write(self, key: bytes, value: bytes | None) -> None:
+    def _write(self, key: bytes, value: bytes | None) -> int:
+        """The record's offset."""
         sent = self._producer.send(OutgoingRecord(self._topic, key, value))
         self._producer.flush(WRITE_WITHIN_S)
-        sent.result(WRITE_WITHIN_S)
+        return sent.result(WRITE_WITHIN_S).offset
 
 
 def give_order(settings: Settings, id_: JobId, order: OrderKind, by: str) -> None:

@@ -10,7 +10,7 @@ from headrace.producers.backfill.batch_ids import UniqueLines
 from headrace.producers.backfill.columns import OutputColumns
 from headrace.producers.backfill.contract_view import ContractView, read_contract_view
 from headrace.producers.backfill.job import InputSpec, JobSpec
-from headrace.producers.backfill.job_files import BESIDE, FORMER, INSIDE, MANIFEST, REJECTS
+from headrace.producers.backfill.job_files import BESIDE, ERRORS, FORMER, INSIDE, MANIFEST, REJECTS
 from headrace.producers.backfill.locations import Place, place_of, suffix_of, without_secrets, would_list
 from headrace.producers.backfill.openai_batch import BatchMapping, batch_model
 from headrace.producers.backfill.opening import open_source
@@ -66,6 +66,8 @@ def prepare(settings: Settings, spec: JobSpec, progress: Progress | None = None)
     mapping: RowMapping | BatchMapping
     if spec.openai_batch is None:
         table = _table(spec, progress)
+        if spec.output_format == "jsonl":
+            _refuse_what_lines_cannot_hold(spec, table)
         source: Source = table
         view, _ = read_contract_view(settings, spec)
         mapping = RowMapping(spec, view, table.columns)
@@ -95,6 +97,15 @@ def prepare(settings: Settings, spec: JobSpec, progress: Progress | None = None)
     )
 
 
+def _refuse_what_lines_cannot_hold(spec: JobSpec, table: TableSource | TextSource) -> None:
+    """Raises JobInvalid: they would be null in every line of the output."""
+    for name in table.schema.names:
+        if (why := table.unreadable.get(name)) is not None:
+            raise spec.fault(
+                f"lines of JSON cannot keep the column `{name}`: {why}. Leave it out, or write Parquet", "keep"
+            )
+
+
 def own_file_in_input(spec: JobSpec) -> Place | None:
     """A file of the job that its input would have too, once it is written.
 
@@ -108,11 +119,15 @@ def files_of_job(spec: JobSpec) -> list[Place]:
     """The first of each kind of file that a job writes, where `job_files` has them. Pure but for local links."""
     output = place_of(spec.output_path)
     is_folder = not suffix_of(spec.output_path)
+    if spec.openai_batch is None:
+        rejects, rejects_place = REJECTS, output.beside(f".{REJECTS}.jsonl")
+    else:
+        rejects, rejects_place = ERRORS, output.with_suffix(f".{ERRORS}.jsonl")
     own = output.child(INSIDE) if is_folder else output.beside(BESIDE)
     parts = output if is_folder else own.child("parts")
     part = part_name(0, spec.output_format)
     return [
-        *([own.child(f"{REJECTS}.jsonl")] if is_folder else [output, output.beside(f".{REJECTS}.jsonl")]),
+        *([own.child(f"{rejects}.jsonl")] if is_folder else [output, rejects_place]),
         parts.child(part),
         *(own.child(f"{folder}/{part}") for folder in ("waiting", FORMER)),
         *(own.child(f"{folder}/{rejects_name(0)}") for folder in ("rejects", "waiting")),

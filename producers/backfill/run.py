@@ -378,7 +378,9 @@ class JobRun:
 
     def open_failures(self) -> Iterator[tuple[Chunk, int, Outcome]]:
         """Rows of chunks without a part that have failed: (chunk, index in it, outcome)."""
-        for number, chunk in sorted(self._rows.open.items()):
+        have_parts = {part.number for part in self.state.parts}  # by an earlier round, with rejects of their own
+        for number in sorted(self._rows.open.keys() - have_parts):
+            chunk = self._rows.open[number]
             for index, outcome in enumerate(self._ledger.outcomes(number)):
                 if outcome is not None and outcome.status != "ok":
                     yield chunk, index, outcome

@@ -8,6 +8,7 @@ from property.backfill_world import World
 
 from headrace.producers.backfill import breaker
 from headrace.producers.backfill.breaker import MaxFailures
+from headrace.producers.backfill.rounds import begin_again
 
 
 def test_rows_that_failed_for_a_killed_process_are_held_against_all_that_it_had_taken_up(
@@ -62,3 +63,20 @@ def test_rows_that_cost_nothing_do_not_make_the_others_look_cheap() -> None:
     assert end.error is not None
     assert end.error.code == "budget_spent"
     assert 5 * sum(world.generations.values()) <= 200
+
+
+def test_a_round_that_is_stopped_lists_each_failed_row_once() -> None:
+    """Those of a part that it has not written anew stand beside that part."""
+    rows: list[tuple[RowKind, int]] = [("fails" if row % 5 == 0 else "good", row) for row in range(20)]
+    rows[7] = ("refused", 7)
+    world = World(rows, chunk_rows=10, partitions=1)
+    world.calm(turns=50)
+    world.state = begin_again(world.state, "failed")
+    world.ends.clear()
+    world.start()
+    world.step()
+    world.serve(0)
+    world.deliver(100)
+    assert {each.round for each in world.state.parts} == {0}
+    assert world.run._rows.open  # pyright: ignore[reportPrivateUsage]
+    assert list(world.run.open_failures()) == []

@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.ops.cli import main
+from headrace.producers.backfill import preparing
 from headrace.producers.backfill.failures import JobInvalid
 from headrace.producers.backfill.job import JobSpec, job_of, load_job
 from headrace.producers.backfill.job_files import JobFiles
@@ -167,3 +170,50 @@ def test_an_output_that_is_the_input_is_refused_and_the_input_stays(
     assert f"error: --output: {films} is the input itself: give another output" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["films.jsonl"]
     assert films.read_text() == '{"title": "x"}\n'
+
+
+@pytest.mark.parametrize(
+    ("batch", "output"),
+    [
+        ("answers.errors.jsonl", "answers.jsonl"),  # replaced by the errors, or taken away
+        ("calls/*.jsonl", {"path": "calls/answers.out", "format": "jsonl"}),
+        ("answers/_headrace/errors.jsonl", "answers/"),
+    ],
+)
+def test_the_errors_of_a_batch_are_among_its_files(batch: str, output: Any) -> None:
+    job = job_of({"openai_batch": batch, "output": output}, Path("/work"))
+    found = own_file_in_input(job)
+    assert found is not None
+    assert found.path.endswith("errors.jsonl")
+
+
+@pytest.mark.parametrize("kept", [None, ["title", "poster"]])
+def test_bytes_that_lines_of_json_would_have_as_null_are_refused_before_anything_is_asked(
+    tmp_path: Path, kept: list[str] | None
+) -> None:
+    pq.write_table(pa.table({"title": ["Heat"], "poster": [b"\x89PNG"]}), tmp_path / "films.parquet")
+    job = {"model": "tagger", "input": "films.parquet", "output": "tags.jsonl", "keep": kept}
+    with pytest.raises(JobInvalid) as raised:
+        prepare(NOWHERE, job_of(job, tmp_path))
+    assert str(raised.value) == (
+        "keep: lines of JSON cannot keep the column `poster`: binary is bytes, which no prompt can hold. "
+        "Leave it out, or write Parquet"
+    )
+
+
+class Reached(Exception):
+    """The contract is looked up."""
+
+
+@pytest.mark.parametrize(("output", "keep"), [("tags.parquet", None), ("tags.jsonl", ["title"])])
+def test_bytes_go_to_parquet_or_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, keep: list[str] | None
+) -> None:
+    def reached(*_: Any) -> None:
+        raise Reached
+
+    monkeypatch.setattr(preparing, "read_contract_view", reached)
+    pq.write_table(pa.table({"title": ["Heat"], "poster": [b"\x89PNG"]}), tmp_path / "films.parquet")
+    job = {"model": "tagger", "input": "films.parquet", "output": output, "keep": keep}
+    with pytest.raises(Reached):
+        prepare(NOWHERE, job_of(job, tmp_path))
