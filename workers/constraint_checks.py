@@ -83,16 +83,9 @@ class ConstraintProcess:
         )
 
     async def _started(self, *more: str) -> asyncio.subprocess.Process:
-        size = self._vocabulary_size
         try:
             async with asyncio.timeout(LOAD_S):
-                if self._process is None:
-                    sized = [] if size is None else ["--vocabulary-size", str(size)]
-                    process = self._process = await self._spawn(*sized, *more)
-                else:
-                    process = self._process
-                    await self._write(process, {"vocabulary_size": size})
-                said = await self._line(process)
+                process, said = await self._begun() or await self._anew(*more)
         except (OSError, TimeoutError, _Broken) as error:
             await self.close()
             raise _unavailable(error) from error
@@ -100,6 +93,25 @@ class ConstraintProcess:
             await self.close()
             raise EngineUnavailable(f"output constraints cannot be checked: {said['failed']}")
         return process
+
+    async def _begun(self) -> tuple[asyncio.subprocess.Process, JsonObject] | None:
+        """The process that was begun with the engine, and its first word; None where there is none (any more)."""
+        if (process := self._process) is None:
+            return None
+        try:
+            with contextlib.suppress(OSError):  # it may have ended by now, and have said why
+                await self._write(process, {"vocabulary_size": self._vocabulary_size})
+            return process, await self._line(process)
+        except _Broken as error:  # killed, while the engine took memory to load
+            log.warning("the process that checks output constraints is started anew: %s", error)
+            await self.close()
+            return None
+
+    async def _anew(self, *more: str) -> tuple[asyncio.subprocess.Process, JsonObject]:
+        size = self._vocabulary_size
+        sized = [] if size is None else ["--vocabulary-size", str(size)]
+        process = self._process = await self._spawn(*sized, *more)
+        return process, await self._line(process)
 
     async def ask(self, job: JsonObject) -> JsonObject:
         """Its answer, as `constraint_process` describes it. It is started again where it has ended.

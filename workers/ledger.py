@@ -230,6 +230,10 @@ class Ledger:
         self._changed.update(self._tenures)
         self._wanted = True
 
+    def hurry(self) -> None:
+        """What is finished is to be published at once, though it could wait: a unit is to move."""
+        self._wanted = True
+
     def withdraw(self, source: TopicPartition) -> None:
         """Nothing of this partition is in flight, nor will be in this tenure: the next commit says so."""
         self._tenures[source].offsets.withdraw()

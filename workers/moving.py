@@ -130,10 +130,13 @@ class Moves:
     def _is_drained(self, unit: int, now: float) -> bool:
         sources = [source for source in self._ledger.partitions if source.partition == unit]
         in_flight = self._ledger.in_flight(unit)
+        unpublished = any(self._ledger.is_unpublished(source) for source in sources)
+        if unpublished and not in_flight:
+            self._ledger.hurry()
         step = self._drains.step(
             unit,
             in_flight=in_flight,
-            unpublished=any(self._ledger.is_unpublished(source) for source in sources),
+            unpublished=unpublished,
             settled=all(self._ledger.is_settled(source) for source in sources),
             now=now,
         )

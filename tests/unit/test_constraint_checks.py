@@ -141,6 +141,46 @@ def test_one_that_ended_while_it_waited_is_said(ground: Ground, tmp_path: Path) 
     asyncio.run(asyncio.wait_for(go(), 30))
 
 
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ('print(\'{"failed": "no such backend"}\')', "no such backend"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "it ended"),
+    ],
+)
+def test_why_one_that_was_begun_has_ended_is_said(tmp_path: Path, program: str, said: str) -> None:
+    file = tmp_path / "ends.py"
+    file.write_text(program)
+
+    async def go() -> None:
+        process = ConstraintProcess("guidance", tmp_path, program=(str(file),))
+        await process.begin()
+        assert process._process is not None
+        await process._process.wait()
+        with pytest.raises(EngineUnavailable, match=said):
+            await process.start(32_000)
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+
+
+def test_one_that_was_killed_while_the_engine_loaded_is_started_anew(ground: Ground) -> None:
+    async def go() -> None:
+        checks = ConstraintChecks(ground.process)
+        await checks.begin()
+        try:
+            await until(lambda: ground.lines() == ["awaits"])
+            assert ground.process._process is not None
+            ground.process._process.kill()
+            await ground.process._process.wait()
+            await checks.start(32_000)
+            await checks.enforcement_of(titled("x"))
+        finally:
+            await checks.close()
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+    assert ground.lines() == ["awaits", "size 32000", "start", "job x"]
+
+
 def test_an_answer_comes_once_and_is_kept(ground: Ground) -> None:
     async def body(checks: ConstraintChecks) -> list[Enforcement]:
         together = await asyncio.gather(*(checks.enforcement_of(titled("x")) for _ in range(5)))

@@ -157,3 +157,23 @@ def test_what_is_assigned_to_a_worker_that_leaves_is_not_opened_nor_asked_for(
         clock.now += 0.2
     assert worker.ledger.epoch(OTHER_UNIT) is None
     assert worker.windows == windows
+
+
+def test_results_that_could_wait_are_published_for_a_unit_that_moves(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock
+) -> None:
+    """Backfill's may, for a second: nothing else of the worker's hurries them, with other units at work."""
+    worker.ledger._commit_interval_s = 60.0  # pyright: ignore[reportPrivateUsage]
+    begun(kafka, worker, 1)
+    send(kafka, OTHER_UNIT, "other")
+    kafka.assign(OTHER_UNIT, worker.member)
+    until_begun(worker, 2)
+    worker.pump.leave()
+    worker.pump.turn()
+    assert worker.held == [frozenset({0, 1})]
+    worker.give_back(frozenset({0, 1}), [])
+    worker.finish(0)
+    run(worker, clock, turns=4)
+    assert kafka.committed[STANDARD].offset == 1, "before positions are looked at, once a second"
+    run(worker, clock)
+    assert worker.member.released == {0}
