@@ -9,7 +9,7 @@ import logging
 import subprocess
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -48,6 +48,10 @@ class ConstraintProcess:
         program: Sequence[str] = ("-m", "headrace.workers.constraint_process"),
     ) -> None:
         self._arguments = [*program, "--backend", backend, "--tokenizer", str(tokenizer)]
+        self._tokenizer = tokenizer
+        # Writes the tokenizer's files into the directory once more, should they be gone when it is started anew:
+        # temporary files of some age are tidied away on many machines.
+        self.write_tokenizer: Callable[[str], object] | None = None
         self._vocabulary_size = vocabulary_size
         self._process: asyncio.subprocess.Process | None = None
 
@@ -108,16 +112,26 @@ class ConstraintProcess:
             return None
 
     async def _anew(self, *more: str) -> tuple[asyncio.subprocess.Process, JsonObject]:
+        if self.write_tokenizer is not None:
+            await asyncio.to_thread(self._restore_tokenizer, self.write_tokenizer)
         size = self._vocabulary_size
         sized = [] if size is None else ["--vocabulary-size", str(size)]
         process = self._process = await self._spawn(*sized, *more)
         return process, await self._line(process)
 
+    def _restore_tokenizer(self, write: Callable[[str], object]) -> None:
+        if not self._tokenizer.is_dir() or not any(self._tokenizer.iterdir()):
+            self._tokenizer.mkdir(parents=True, exist_ok=True)
+            write(str(self._tokenizer))
+
     async def ask(self, job: JsonObject) -> JsonObject:
-        """Its answer, as `constraint_process` describes it. It is started again where it has ended.
+        """Its answer, as `constraint_process` describes it, or {"failed": why} where it could not be asked.
+
+        It is started again where it has ended.
 
         Never raises for what the job holds: a job that ends the process twice is answered as too complex.
         """
+        found = _unanswered("the process that does it ended")
         for _ in range(2):
             try:
                 # Others generate by now: it gives way to them while it loads, too.
@@ -130,10 +144,12 @@ class ConstraintProcess:
                     "the process that checks output constraints is started anew: %s", error or "it hangs"
                 )
                 await self.close()
+                if isinstance(error, EngineUnavailable):  # it does not start, whatever the job
+                    found = {"failed": str(error), "lasting": False}
             except asyncio.CancelledError:
                 await self.close()  # its answer would be taken for the next job's
                 raise
-        return _unanswered("the process that does it ended")
+        return found
 
     async def _write(self, process: asyncio.subprocess.Process, message: JsonObject) -> None:
         assert process.stdin is not None
@@ -211,13 +227,16 @@ class ConstraintChecks:
     async def enforcement_of(self, constraint: OutputConstraint) -> Enforcement:
         """How a constraint is held.
 
-        Raises InvalidSchema, of it SchemaTooComplex, with a path into the request: `/output/json_schema/type`.
+        Raises InvalidSchema, of it SchemaTooComplex, with a path into the request: `/output/json_schema/type`; and
+        EngineUnavailable where nothing can be looked at.
         """
         asked = constraint.model_dump(exclude_none=True)
         key = _key(asked)
         answer = self._kept(key)
         if answer is None:
             answer = await self._answer(key, asked)
+        if "failed" in answer:
+            raise EngineUnavailable(answer["failed"])
         if "refused" in answer:
             raise _error(answer["refused"])
         found = answer["enforcement"]

@@ -25,19 +25,23 @@ class VllmConstraints:
     def __init__(self, backend: Backend) -> None:
         self._backend: Backend = backend
         self._directory: Path | None = None
+        self._process: ConstraintProcess | None = None
         self._checks: ConstraintChecks | None = None
 
     async def begin(self) -> None:
         """Let the process import what it needs while the engine loads: that takes seconds. Raises EngineUnavailable."""
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-tokenizer-"))
-        self._checks = ConstraintChecks(ConstraintProcess(self._backend, self._directory))
+        self._process = ConstraintProcess(self._backend, self._directory)
+        self._checks = ConstraintChecks(self._process)
         await self._checks.begin()
 
     async def start(self, llm: Any) -> None:
         """Give it a copy of the tokenizer that vLLM has loaded. After `begin()`. Raises EngineUnavailable."""
         assert self._directory is not None, "it has begun"
         assert self._checks is not None, "it has begun"
-        await asyncio.to_thread(llm.get_tokenizer().save_pretrained, str(self._directory))
+        assert self._process is not None, "it has begun"
+        write = self._process.write_tokenizer = llm.get_tokenizer().save_pretrained
+        await asyncio.to_thread(write, str(self._directory))
         await self._checks.start(llm.vllm_config.model_config.get_vocab_size())
 
     async def close(self) -> None:

@@ -181,6 +181,51 @@ def test_one_that_was_killed_while_the_engine_loaded_is_started_anew(ground: Gro
     assert ground.lines() == ["awaits", "size 32000", "start", "job x"]
 
 
+def test_where_it_cannot_be_started_again_requests_fail_and_are_not_rejected(
+    ground: Ground, tmp_path: Path
+) -> None:
+    """It says nothing of their schemas; and another time it may start."""
+
+    async def body(checks: ConstraintChecks) -> None:
+        program = tmp_path / "stand_in.py"
+        assert ground.process._process is not None
+        ground.process._process.kill()
+        program.rename(tmp_path / "away")
+        with pytest.raises(EngineUnavailable, match="does not start"):
+            await checks.enforcement_of(titled("x"))
+        (tmp_path / "away").rename(program)
+        await checks.enforcement_of(titled("x"))
+
+    run(ground, body)
+    assert ground.jobs() == ["x"]
+
+
+def test_a_tokenizer_that_was_tidied_away_is_written_again(tmp_path: Path) -> None:
+    tokenizer = tmp_path / "tokenizer"
+    tokenizer.mkdir()
+    (tokenizer / "tokenizer.json").write_text("{}")
+    program = tmp_path / "stand_in.py"
+    program.write_text(STAND_IN)
+    process = ConstraintProcess("guidance", tokenizer, program=(str(program), str(tmp_path / "log")))
+    process.write_tokenizer = lambda directory: (Path(directory) / "tokenizer.json").write_text("anew")
+
+    async def go() -> None:
+        checks = ConstraintChecks(process)
+        await checks.start()
+        try:
+            assert (tokenizer / "tokenizer.json").read_text() == "{}"
+            assert process._process is not None
+            process._process.kill()
+            (tokenizer / "tokenizer.json").unlink()
+            tokenizer.rmdir()
+            await checks.enforcement_of(titled("x"))
+        finally:
+            await checks.close()
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+    assert (tokenizer / "tokenizer.json").read_text() == "anew"
+
+
 def test_an_answer_comes_once_and_is_kept(ground: Ground) -> None:
     async def body(checks: ConstraintChecks) -> list[Enforcement]:
         together = await asyncio.gather(*(checks.enforcement_of(titled("x")) for _ in range(5)))
