@@ -21,6 +21,9 @@ Compatibility = Literal[
 ]
 
 _REFUSAL_KEPT_S: Final = 10  # an id that was unknown may be known soon; asking for each message would flood
+# Where nothing comes for longer than this, readers are told so at once for as long again: one of them reads for a
+# worker that has other things to do, and would wait anew for each partition.
+_LONG_SILENCE_S: Final = 1.0
 _MAX_CACHED: Final = 256  # schemas; a producer may name every id that the registry has
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _CONFLICT: Final = 409  # the status of a schema that the subject's level forbids
@@ -49,6 +52,7 @@ class SchemaRegistry:
         self._client: httpx.Client | None = None
         # By id: the schema, or why there is none and until when that is believed (monotonic seconds).
         self._schemas: dict[int, Schema | tuple[UnknownWriterSchema, float]] = {}
+        self._silence: tuple[str, float] | None = None  # what was said of it, and until when it is believed
 
     def __enter__(self) -> Self:
         return self
@@ -72,12 +76,21 @@ class SchemaRegistry:
         kept = self._schemas.get(id_)
         if isinstance(kept, Schema):
             return kept
-        if kept is not None and time.monotonic() < kept[1]:
+        asked = time.monotonic()
+        if kept is not None and asked < kept[1]:
             raise kept[0]
+        silence = self._silence
+        if silence is not None and asked < silence[1]:
+            raise RegistryFailed(silence[0])
         try:
             found = self._fetch(id_)
         except UnknownWriterSchema as error:
             self._keep(id_, (error, time.monotonic() + _REFUSAL_KEPT_S))
+            raise
+        except RegistryFailed as error:
+            now = time.monotonic()
+            if now - asked > _LONG_SILENCE_S:
+                self._silence = error.message, 2 * now - asked
             raise
         self._keep(id_, found)
         return found
