@@ -245,19 +245,23 @@ class Pump:
             and (alone.source, alone.offset) in death.in_flight
             and self._ledger.epoch(alone.source) == alone.epoch
         ):
-            self._take_completion(self._convicted(alone, death.cause))
+            try:
+                self._take_completion(self._convicted(alone, death.cause))
+            except RegistryFailed as error:  # it stays what the death makes of it, and its next owner says so
+                log.warning("request %s is poison, and that cannot be written yet: %s", alone.request_id, error)
         self._dispatch.stop()
         self._ledger.engine_died(death.in_flight)
 
     def _convicted(self, work: Work, cause: str) -> Completion:
-        metrics.POISON.labels(self._names.model).inc()
         error = PoisonRequest(
             "the engine died each time it was given this request, in the end with nothing else in flight"
             f" ({cause})"
         )
+        completion = self._answers.completion(work, Served("failed", error=detail(error)))
+        metrics.POISON.labels(self._names.model).inc()
         log.error("request %s is poison: %s", work.request_id, error)
         self._dispatch.convicted()
-        return self._answers.completion(work, Served("failed", error=detail(error)))
+        return completion
 
     def _take_completion(self, completion: Completion) -> None:
         completion = self._refusals.publishable(completion)

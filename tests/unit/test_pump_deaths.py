@@ -11,6 +11,7 @@ from worker_turns import clock_by_hand, progress_of, run, send, suspect, until_b
 
 from headrace.consumers.suspicion import Suspicion
 from headrace.schemas.codec import Codec
+from headrace.schemas.errors import RegistryFailed
 from headrace.schemas.messages import DeadLetter, Result
 from headrace.workers.pump import LAST_COMMITS_S
 
@@ -98,6 +99,31 @@ def test_one_that_kills_the_engine_while_alone_in_it_is_convicted(
     assert [(each.id, each.code) for each in dead] == [("r0", "poison_request")]
     assert dead[0].value is not None
     assert json.loads(dead[0].value)["id"] == "r0", "with its bytes"
+
+
+def test_where_a_conviction_cannot_be_written_everything_else_of_the_death_is(
+    kafka: FakeKafka, worker: FakeWorker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was finished, and who was in the engine: the next owner convicts."""
+    suspect(kafka, STANDARD, {0: Suspicion(3)})
+    send(kafka, STANDARD, "innocent")
+    kafka.assign(STANDARD, worker.member)
+    until_begun(worker)
+    while worker.works and not worker.works[0].alone:
+        worker.finish(0)
+        run(worker, clock)
+
+    def unanswered(*_: object) -> None:
+        raise RegistryFailed("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.answers, "completion", unanswered)
+        worker.pump.engine_died(frozenset({(STANDARD, 0)}), "signal 9")
+        run(worker, clock)
+    after = progress_of(kafka, STANDARD)
+    assert kafka.committed[STANDARD].offset == 0
+    assert after.suspects[0].deaths > 3
+    assert [each.topic for each in kafka.published if each.topic == NAMES.dead] == []
 
 
 def test_one_that_waits_to_be_alone_is_not_convicted_of_a_death_of_others(
