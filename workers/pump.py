@@ -248,7 +248,9 @@ class Pump:
             try:
                 self._take_completion(self._convicted(alone, death.cause))
             except RegistryFailed as error:  # it stays what the death makes of it, and its next owner says so
-                log.warning("request %s is poison, and that cannot be written yet: %s", alone.request_id, error)
+                log.warning(
+                    "request %s is poison, and that cannot be written yet: %s", alone.request_id, error
+                )
         self._dispatch.stop()
         self._ledger.engine_died(death.in_flight)
 
