@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import uuid
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.consumers.records import Record
-from headrace.schemas.errors import HeadraceError, KafkaFailed, MessageError, SideTaskDied
+from headrace.schemas.errors import HeadraceError, KafkaFailed, MessageError, RegistryFailed, SideTaskDied
 from headrace.schemas.messages import Location, Reply, Result
 
 logger = logging.getLogger(__name__)
 
 POLL_TIMEOUT = 1.0  # seconds
+REGISTRY_AGAIN = 1.0  # seconds until a schema registry that did not answer is asked again
 
 # (correlation id, the reply or why it cannot be read)
 Delivery = tuple[str, Reply | MessageError]
@@ -172,7 +174,18 @@ class ReplyReader:
         for record in self._tail.poll(POLL_TIMEOUT):
             if record.key is None or record.value is None or not record.key.startswith(self._prefix):
                 continue  # another client's
-            deliveries.append((record.key.decode("utf-8", "replace"), self._read(record.value)))
+            try:
+                reply = self._read(record.value)
+            except RegistryFailed as error:
+                self._hand_on(deliveries)  # what could be read need not wait for what cannot
+                deliveries = []
+                reply = self._read_later(record.value, error)
+                if reply is None:
+                    return
+            deliveries.append((record.key.decode("utf-8", "replace"), reply))
+        self._hand_on(deliveries)
+
+    def _hand_on(self, deliveries: list[Delivery]) -> None:
         if deliveries:
             self._deliver(deliveries)
 
@@ -181,3 +194,15 @@ class ReplyReader:
             return self._decode(value)
         except MessageError as error:
             return error
+
+    def _read_later(self, value: bytes, error: RegistryFailed) -> Reply | MessageError | None:
+        """Try on until the registry answers; None: the reader was stopped.
+
+        Nothing is wrong with the reply, and whoever waits for it has a timeout of its own. Those behind it wait too:
+        the pieces of a stream must stay in order.
+        """
+        logger.warning("a reply cannot be read yet, trying on: %s", error)
+        while not self._stop.wait(REGISTRY_AGAIN):
+            with contextlib.suppress(RegistryFailed):
+                return self._read(value)
+        return None

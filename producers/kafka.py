@@ -79,6 +79,10 @@ class PlainProducer:
         self.post(record, told)
         return answer
 
+    def knows(self, topic: str) -> bool:
+        """Whether a record for this topic is queued at once: its metadata is here. Asks nobody, never waits."""
+        return self._producer._metadata.partitions_for_topic(topic) is not None
+
     def post(self, record: OutgoingRecord, told: Callable[[RecordLocation | HeadraceError], None]) -> None:
         """The same for very many records: `told` is called once, with the place or the error, here or in the
         producer's thread."""

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
+import threading
+from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from headrace.consumers.partitions import partitions_of
+from headrace.consumers.records import RecordLocation
 from headrace.consumers.replies import Delivery, ReplyReader, new_instance_id, reply_partition
 from headrace.consumers.result_schemas import frozen_result_schemas
 from headrace.consumers.results import read_result
@@ -43,9 +48,14 @@ class KafkaTransport:
         self._producer: PlainProducer | None = None
         self._reader: ReplyReader | None = None
         self._reply_headers: Headers = ()
-        self._known_topics: set[str] = set()
-        # Records of one key leave in the order in which they were asked for, though the first waits in a thread.
-        self._in_order = asyncio.Lock()
+        # Records of one key leave in the order in which they were asked for, though the first waits in a thread. A lock
+        # for each topic: one that is missing holds up no other.
+        self._in_order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        # Of topics that were waited for in vain: when that ended (the loop's time), and why.
+        self._missed: dict[str, tuple[float, BaseException]] = {}
+        # An `open` that is given up goes on in its thread, beside the `close` that follows.
+        self._lock = threading.Lock()
+        self._closed = False
 
     async def open(
         self, deliver: Callable[[list[Delivery]], None], died: Callable[[HeadraceError], None]
@@ -62,9 +72,23 @@ class KafkaTransport:
         )
         # It stands at the partition's end before anything can be sent.
         tail = TailReader(self._settings, [ours], "end", "read_uncommitted")
-        self._reader = ReplyReader(tail, self._instance, self._decode_reply, deliver, died)
-        self._reader.start()
-        self._producer = PlainProducer(self._settings)
+        reader = ReplyReader(tail, self._instance, self._decode_reply, deliver, died)
+        reader.start()
+        with self._lock:
+            self._reader = reader
+        self._check_still_wanted()
+        producer = PlainProducer(self._settings)
+        with self._lock:
+            self._producer = producer
+        self._check_still_wanted()
+
+    def _check_still_wanted(self) -> None:
+        """Raises NoReply where `close` came before what was just made, and lets go of that: nobody else would."""
+        with self._lock:
+            if not self._closed:
+                return
+        self._close()
+        raise NoReply("the client was closed while it was being opened")
 
     def _decode_reply(self, value: bytes) -> Reply:
         return self._codec.decode(Reply, value).message
@@ -83,19 +107,35 @@ class KafkaTransport:
         await self._send(self._names.cancels, cancel.id or cancel.job or "", cancel, ())
 
     async def _send(self, topic: str, key: str, message: Message, headers: Headers) -> Location:
-        if self._producer is None:
-            raise NoReply("the client is not open")
-        async with self._in_order:
+        asked_at = asyncio.get_running_loop().time()
+        async with self._in_order[topic]:
+            producer = self._producer
+            if producer is None:
+                raise NoReply("the client is not open")
             value = await self._encode(topic, message)
             record = OutgoingRecord(topic, key.encode(), value, headers)
-            if topic in self._known_topics:
-                sent = self._producer.send(record)
-            else:  # the first one waits for the topic's metadata
-                sent = await asyncio.to_thread(self._producer.send, record)
-                self._known_topics.add(topic)
+            if producer.knows(topic):
+                sent = producer.send(record)
+            else:
+                sent = await self._send_waiting(producer, record, asked_at)
         # Shielded: what was handed to the producer is sent, whether or not somebody still waits to hear of it.
         location = await asyncio.shield(asyncio.wrap_future(sent))
         return Location(topic=location.topic, partition=location.partition, offset=location.offset)
+
+    async def _send_waiting(
+        self, producer: PlainProducer, record: OutgoingRecord, asked_at: float
+    ) -> Future[RecordLocation]:
+        """Send a record that has to wait for its topic's metadata: the first one, and all while the topic is missing.
+
+        All that were asked for during a wait in vain fail as that one did: one by one they would pile up.
+        """
+        ended_at, error = self._missed.get(record.topic, (asked_at, None))
+        if error is not None and asked_at < ended_at:
+            raise copy.copy(error)
+        sent = await asyncio.to_thread(producer.send, record)
+        if sent.done() and (error := sent.exception()) is not None and not producer.knows(record.topic):
+            self._missed[record.topic] = (asyncio.get_running_loop().time(), copy.copy(error))
+        return sent
 
     async def _encode(self, topic: str, message: Message) -> bytes:
         if self._registry is not None:  # it may be asked
@@ -111,8 +151,10 @@ class KafkaTransport:
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        reader, self._reader = self._reader, None
-        producer, self._producer = self._producer, None
+        with self._lock:
+            self._closed = True
+            reader, self._reader = self._reader, None
+            producer, self._producer = self._producer, None
         with contextlib.ExitStack() as stack:
             if self._registry is not None:
                 stack.callback(self._registry.close)

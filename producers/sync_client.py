@@ -9,16 +9,19 @@ with SyncClient.connect(model="movie-tagger") as client:
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import queue
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Iterator
+from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from headrace.producers.asking import Given, RequestOptions, T
 from headrace.producers.client import DEFAULT_MAX_PENDING, DEFAULT_TIMEOUT, Client, Pending
 from headrace.producers.exchange import CLOSING
-from headrace.schemas.errors import NoReply, UsageError
+from headrace.schemas.errors import ClientClosed, UsageError
 from headrace.schemas.messages import Lane, Location, Result
 
 if TYPE_CHECKING:
@@ -57,6 +60,10 @@ class SyncClient:
         self._client = client
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._process: int | None = None  # in which the thread is; a fork leaves it behind
+        # Of `_loop`, so that nothing is handed to a loop that is being drained. The garbage collector may end a stream
+        # in a thread that has it: hence reentrant, and nobody waits for the loop while he has it.
+        self._taking = threading.RLock()
 
     @classmethod
     def connect(
@@ -93,6 +100,7 @@ class SyncClient:
         if self._thread is not None:
             raise UsageError("this client has been opened before: make another")
         loop = asyncio.new_event_loop()
+        self._process = os.getpid()
         self._thread = threading.Thread(target=loop.run_forever, name="headrace-client", daemon=True)
         self._loop = loop
         self._thread.start()
@@ -103,29 +111,42 @@ class SyncClient:
             raise
 
     def close(self) -> None:
-        """Disconnect; what still waits ends with NoReply. Idempotent."""
-        if self._loop is not None:
+        """Disconnect; what still waits ends with NoReply. Idempotent, and after a fork nothing in the child."""
+        if self._loop is None or self._is_another_process():
+            return
+        with contextlib.suppress(ClientClosed):  # by another thread, just now
             self.run(self._client.close())
-            self._stop()
+        self._stop()
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine on the client's event loop and wait for it. An interrupt cancels it."""
-        if self._loop is None:
-            work.close()
-            raise UsageError("the client is not open: use `with SyncClient.connect(...) as client`")
-        try:
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:
-            work.close()
-            raise NoReply("the client was closed") from None
+        future = self._hand_over(work)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
 
+    def _hand_over(self, work: Coroutine[Any, Any, R]) -> Future[R]:
+        """Have a coroutine run on the client's event loop. Raises UsageError, and ClientClosed once it was closed."""
+        if self._is_another_process():  # asked first: the lock may have been taken when it forked
+            work.close()
+            raise UsageError("this client was opened in another process: open one after the fork")
+        with self._taking:
+            loop = self._loop
+            if loop is not None:
+                return asyncio.run_coroutine_threadsafe(work, loop)
+        work.close()
+        if self._process is None:
+            raise UsageError("the client is not open: use `with SyncClient.connect(...) as client`")
+        raise ClientClosed("the client was closed")
+
+    def _is_another_process(self) -> bool:
+        return self._process not in (None, os.getpid())
+
     def _stop(self) -> None:
-        loop, self._loop = self._loop, None
+        with self._taking:  # from here on nothing is taken, so that what is drained below is all there is
+            loop, self._loop = self._loop, None
         if loop is None or self._thread is None:
             return
         loop.call_soon_threadsafe(loop.stop)
@@ -185,8 +206,9 @@ class SyncClient:
             while (text := self.run(_next(texts))) is not None:
                 yield text
         finally:
-            if self._loop is not None:
-                self.run(texts.aclose())
+            # Not waited for: the garbage collector may end an abandoned stream, and in the loop's own thread.
+            with contextlib.suppress(ClientClosed, UsageError):
+                self._hand_over(texts.aclose())
 
     @overload
     def submit(

@@ -19,7 +19,6 @@ from headrace.schemas.errors import (
     NoReply,
     OutputDoesNotFit,
     RequestFailed,
-    SideTaskDied,
     TopicMissing,
     TopicsError,
 )
@@ -249,8 +248,10 @@ def failure_of_error(error: Exception, wanted: Wanted | None = None) -> ApiError
         case RequestFailed():
             return failure_of(error.result, wanted)
         # Time is left, but no reply can come any more.
-        case NoReply(__cause__=KafkaFailed() | SideTaskDied()):
-            return _told(ROWS["kafka"], ErrorDetail(code="kafka", message=""), wanted)
+        case NoReply(__cause__=HeadraceError() as cause):
+            # Nothing that may be wrong with another's message says anything of this call.
+            kind = cause if _row_of(cause).status == 503 else KafkaFailed("")
+            return _told(_row_of(kind), ErrorDetail(code=kind.code, message=""), wanted)
         case MessageError(code="result_too_large"):  # it is the request that Kafka does not take
             return ApiError(413, "the request is larger than the queue takes", reason="request_too_large")
         case MessageError() if _is_of_a_reply(error):

@@ -432,7 +432,7 @@ class ClientPort(ClientCase):
             with pytest.raises(Truncated):
                 client.ask(HEAT, into=Tags)
             assert client.publish("x", id="p")[0] == "p"
-        with pytest.raises(UsageError, match="not open"):
+        with pytest.raises(NoReply, match="closed"):
             client.ask("too late")
 
     def test_a_synchronous_stream_may_be_left_early(self, fate: Fate) -> None:

@@ -15,6 +15,7 @@ from conformance.client_port import ClientPort
 from conformance.kafka_responder import Responder, create_topics
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka import TopicPartition as KafkaTopicPartition
+from kafka.admin import NewTopic
 
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import TopicPartition
@@ -25,10 +26,10 @@ from headrace.producers.kafka import OutgoingRecord, PlainProducer
 from headrace.producers.kafka_transport import MANY_PARTS
 from headrace.producers.testing import Answer, Fault, ScriptedWorker
 from headrace.schemas.codec import Codec
-from headrace.schemas.errors import KafkaFailed, Rejected, TopicsError, Undecodable
+from headrace.schemas.errors import KafkaFailed, Rejected, TopicMissing, TopicsError, Undecodable
 from headrace.schemas.messages import Location, Request, Result, Status
 from headrace.schemas.settings import Settings
-from headrace.topics.names import ContractNames
+from headrace.topics.names import ContractNames, replies_topic
 
 MODEL = "storyteller"
 
@@ -172,6 +173,35 @@ def test_a_request_of_very_many_parts_is_encoded_beside_the_event_loop(
     asyncio.run(work())
     assert encoded_by["one"] == threading.main_thread().ident
     assert encoded_by["many"] != threading.main_thread().ident
+
+
+def test_a_topic_of_cancels_that_is_missing_never_keeps_the_event_loop(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ContractNames(settings.prefix, MODEL, 1)
+    admin = KafkaAdminClient(bootstrap_servers=settings.bootstrap_servers)
+    wanted = [*names.request_topics, replies_topic(settings.prefix)]
+    admin.create_topics([NewTopic(topic, 1, 1) for topic in wanted])
+    admin.close()
+    send = PlainProducer.send
+    sent_by: list[int] = []
+
+    def noted(producer: PlainProducer, record: OutgoingRecord) -> Any:
+        if record.topic == names.cancels:
+            sent_by.append(threading.get_ident())
+        return send(producer, record)
+
+    monkeypatch.setattr(PlainProducer, "send", noted)
+
+    async def work() -> None:
+        async with Client.connect(MODEL, settings=settings) as client:
+            for n in range(2):
+                with pytest.raises(TopicMissing):
+                    await client.cancel(f"n{n}")
+
+    asyncio.run(work())
+    assert len(sent_by) == 2
+    assert threading.get_ident() not in sent_by
 
 
 def test_topics_that_do_not_exist_are_named(settings: Settings) -> None:

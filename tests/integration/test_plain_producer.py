@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.producers.kafka import OutgoingRecord, PlainProducer
-from headrace.schemas.errors import KafkaFailed
+from headrace.schemas.errors import KafkaFailed, TopicMissing
 from headrace.schemas.settings import Settings
 from headrace.topics.names import ContractNames, control_topic
 from headrace.topics.provision import LayoutOptions, bring_in_line
@@ -34,6 +34,21 @@ def test_a_refused_record_fails_alone_and_the_producer_goes_on(settings: Setting
             for number in range(3)
         ]
         assert [place.offset for place in places] == sorted({place.offset for place in places})
+    finally:
+        producer.close()
+
+
+def test_a_topic_is_known_from_its_first_record_on_and_one_that_is_missing_never(settings: Settings) -> None:
+    topic, missing = control_topic(settings.prefix), f"{settings.prefix}.missing"
+    producer = PlainProducer(settings)
+    try:
+        assert not producer.knows(topic)
+        producer.send(OutgoingRecord(topic, b"note/first", b".")).result(WITHIN_S)
+        assert producer.knows(topic)
+        with pytest.raises(TopicMissing):
+            producer.send(OutgoingRecord(missing, b"k", b".")).result(WITHIN_S)
+        assert not producer.knows(missing)
+        assert producer.knows(topic)
     finally:
         producer.close()
 

@@ -27,7 +27,9 @@ from headrace.schemas.errors import (
     NoReply,
     OutputDoesNotFit,
     PromptTooLong,
+    RegistryFailed,
     RequestFailed,
+    ResultGone,
     ResultTooLarge,
     SettingsError,
     SideTaskDied,
@@ -335,11 +337,23 @@ def test_what_the_client_raises(error: HeadraceError, told: int, reason: str) ->
     assert ("retry-after" in answer.headers) == (told == 503)
 
 
-def test_no_reply_because_none_can_come_any_more_may_be_sent_again() -> None:
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [
+        (SideTaskDied(SECRET), "side_task_died"),
+        (KafkaUnavailable(SECRET), "kafka_unavailable"),
+        (RegistryFailed(SECRET), "registry"),
+        # What these say of a call's own request does not hold of one that only waited beside it.
+        (ResultGone(SECRET), "kafka"),
+        (SettingsError(SECRET), "kafka"),
+    ],
+)
+def test_no_reply_because_none_can_come_any_more_may_be_sent_again(cause: HeadraceError, reason: str) -> None:
     error = NoReply("the client's reply reader has stopped")
-    error.__cause__ = SideTaskDied(SECRET)
+    error.__cause__ = cause
     answer = failure_of_error(error)
-    assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+    assert (answer.status, answer.reason, answer.headers["retry-after"]) == (503, reason, "5")
+    assert SECRET not in answer.message
 
 
 @pytest.mark.parametrize(

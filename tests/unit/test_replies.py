@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
@@ -9,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from property_examples import EXAMPLES
+from registry_twin import RegistryTwin
 from waiting import wait_until
 
+from headrace.consumers import replies
 from headrace.consumers.records import Record
 from headrace.consumers.replies import (
     Delivery,
@@ -24,8 +27,9 @@ from headrace.consumers.replies import (
     reply_partition,
 )
 from headrace.producers.testing import ScriptedWorker
-from headrace.schemas.codec import Codec
-from headrace.schemas.errors import HeadraceError, KafkaFailed, MessageError
+from headrace.schemas.avro_schema import Schema
+from headrace.schemas.codec import Codec, Encoding
+from headrace.schemas.errors import HeadraceError, KafkaFailed, MessageError, RegistryFailed
 from headrace.schemas.messages import Location, Reply, Request, Result
 from headrace.topics.names import ContractNames
 
@@ -146,10 +150,10 @@ class FakeTail:
 
 
 class Heard:
-    def __init__(self, tail: FakeTail) -> None:
+    def __init__(self, tail: FakeTail, registry: RegistryTwin | None = None) -> None:
         self.deliveries: list[Delivery] = []
         self.deaths: list[HeadraceError] = []
-        codec = Codec()
+        codec = Codec(registry)
         decode: Callable[[bytes], Reply] = lambda value: codec.decode(Reply, value).message  # noqa: E731
         self.reader = ReplyReader(tail, "me", decode, self.deliveries.extend, self.deaths.append)
         self.reader.start()
@@ -180,6 +184,51 @@ def test_a_reply_that_cannot_be_read_is_delivered_as_its_error_and_reading_goes_
     assert first == "me:1"
     assert isinstance(error, MessageError)
     assert second == ("me:2", delta(0, "next"))
+
+
+class RestartingRegistry(RegistryTwin):
+    """Does not answer for a number of times, once it has the schemas."""
+
+    def __init__(self, times_down: int) -> None:
+        super().__init__()
+        self.times_down = times_down
+        self.value = Codec(self).encode(delta(0, "framed"), Encoding.CONFLUENT, topic="replies")
+        self.asked = 0
+
+    def writer_schema(self, id_: int) -> Schema:
+        self.asked += 1
+        if self.asked <= self.times_down:
+            raise RegistryFailed("the schema registry does not answer")
+        return super().writer_schema(id_)
+
+
+def test_a_registry_that_does_not_answer_is_waited_for_and_no_reply_is_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(replies, "REGISTRY_AGAIN", 0.0)
+    registry = RestartingRegistry(times_down=3)
+    plain = Codec().encode(delta(0, "next"))
+    with caplog.at_level(logging.WARNING):
+        heard = Heard(FakeTail([record(b"me:1", registry.value), record(b"me:2", plain)]), registry)
+        wait_until(lambda: heard.deliveries or heard.deaths, 10, "the replies")
+        heard.reader.close()
+    assert heard.deaths == []
+    assert heard.deliveries == [("me:1", delta(0, "framed")), ("me:2", delta(0, "next"))]
+    assert [each.message for each in caplog.records] == [
+        "a reply cannot be read yet, trying on: the schema registry does not answer"
+    ]
+
+
+def test_a_reader_that_waits_for_the_registry_has_handed_on_what_came_before_and_can_be_closed() -> None:
+    registry = RestartingRegistry(times_down=1_000_000)
+    plain = Codec().encode(delta(0, "first"))
+    tail = FakeTail([record(b"me:1", plain), record(b"me:2", registry.value), record(b"me:3", plain)])
+    heard = Heard(tail, registry)
+    wait_until(lambda: heard.deliveries or heard.deaths, 10, "the first reply")
+    heard.reader.close()
+    assert tail.closed
+    assert heard.deaths == []
+    assert heard.deliveries == [("me:1", delta(0, "first"))]
 
 
 @pytest.mark.parametrize("error", [KafkaFailed("gone"), ZeroDivisionError("a defect")])
