@@ -15,6 +15,7 @@ from headrace.consumers.kafka_client import FetchingConsumer
 from headrace.consumers.partitions import partitions_of
 from headrace.consumers.records import TopicPartition
 from headrace.consumers.sharing import Claim
+from headrace.consumers.untyped_kafka import errors as kafka_errors
 from headrace.schemas.errors import KafkaUnavailable
 from headrace.topics.admin import open_admin
 
@@ -78,12 +79,11 @@ def _by_version(counts: Any) -> dict[str, int]:
 class GroupLooker:
     """Looks at a contract's group as often as it is asked to, over connections that stay open."""
 
-    def __init__(self, names: ContractNames, admin: Any, client: FetchingConsumer, units: int) -> None:
+    def __init__(self, names: ContractNames, admin: Any, client: FetchingConsumer) -> None:
         """Use `look_at_group`."""
         self._names = names
         self._admin = admin
         self._client = client
-        self._units = units
 
     def look(self) -> GroupMembers:
         """The group now. Raises KafkaUnavailable, KafkaFailed."""
@@ -91,11 +91,22 @@ class GroupLooker:
             found: Mapping[str, Any] = self._admin.describe_groups([self._names.group])
         group = found[self._names.group]
         members, is_stable = described_members(self._names.group, group)
-        return GroupMembers(members, self._units, is_stable, self._waiting())
+        units = self._units()
+        return GroupMembers(members, units, is_stable, self._waiting(units))
 
-    def _waiting(self) -> dict[int, int]:
+    def _units(self) -> int:
+        """Asked each time: partitions that are added have owners as soon as the workers have heard of them."""
         topics = self._names.request_topics
-        partitions = [TopicPartition(topic, unit) for topic in topics for unit in range(self._units)]
+        with translated(f"looking up the partitions of {', '.join(topics)}"):
+            found: list[dict[str, Any]] = self._admin.describe_topics(list(topics))
+            for topic in found:
+                if topic["error_code"]:
+                    raise kafka_errors.for_code(topic["error_code"])(topic["name"])
+        return min(len(topic["partitions"]) for topic in found)
+
+    def _waiting(self, units: int) -> dict[int, int]:
+        topics = self._names.request_topics
+        partitions = [TopicPartition(topic, unit) for topic in topics for unit in range(units)]
         deadline = time.monotonic() + READ_WITHIN_S
         # Before the logs' ends: what is committed meanwhile must not seem to lie beyond them.
         points = committed_points(self._client, self._names.group, partitions, READ_WITHIN_S)
@@ -106,20 +117,19 @@ class GroupLooker:
                 for topic in topics
                 if (tp := TopicPartition(topic, unit)) in ends
             )
-            for unit in range(self._units)
+            for unit in range(units)
         }
 
 
 @contextlib.contextmanager
 def look_at_group(settings: Settings, names: ContractNames) -> Generator[GroupLooker]:
     """Connect. Raises TopicsError where the contract has no topics, KafkaUnavailable, KafkaFailed, BrokerNotFound."""
-    found = partitions_of(settings, names.request_topics)
-    units = min(len(partitions) for partitions in found.values())
+    partitions_of(settings, names.request_topics)  # says which topics are missing
     with (
         open_admin(settings, f"looking at group {names.group}") as admin,
         asking_about(settings, names.group) as client,
     ):
-        yield GroupLooker(names, admin, client, units)
+        yield GroupLooker(names, admin, client)
 
 
 def described_members(group: str, described: Mapping[str, Any]) -> tuple[list[Member], bool]:

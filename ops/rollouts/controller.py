@@ -68,26 +68,40 @@ class _Watched:
         assert rollout is not None
         self.id = of
         self.watch = Watch(rollout.to)
-        self._stack = ExitStack()
-        names = ContractNames(settings.prefix, rollout.model, rollout.contract)
-        try:
-            self._looker: GroupLooker = self._stack.enter_context(look_at_group(settings, names))
-            self._reader = AnswerReader(settings, names, rollout.at)
-            self._stack.callback(self._reader.close)
-        except BaseException:
-            self._stack.close()
-            raise
+        self._settings = settings
+        self._names = ContractNames(settings.prefix, rollout.model, rollout.contract)
+        self._looker: GroupLooker | None = None
+        self._connections = ExitStack()  # the looker's
+        self._reader = AnswerReader(settings, self._names, rollout.at)
 
     def look(self, state: RolloutState) -> Seen:
-        """Raises KafkaUnavailable, KafkaFailed."""
+        """Raises TopicsError, KafkaUnavailable, KafkaFailed, BrokerNotFound: what was read of the results is kept."""
         self.watch.follow(state)
-        group = seen_group(self._looker.look())
+        try:
+            group = seen_group(self._look_at_group())
+        except HeadraceError:
+            self.watch.lose_sight()
+            self._disconnect()
+            raise
+        caught_up = self._reader.caught_up.is_set()  # asked first: what was there then is taken now
         for answer in self._reader.take():
             self.watch.take(answer)
-        return self.watch.look(group, int(time.time() * 1000))
+        return self.watch.look(group, int(time.time() * 1000), caught_up=caught_up)
+
+    def _look_at_group(self) -> GroupMembers:
+        if self._looker is None:
+            self._looker = self._connections.enter_context(look_at_group(self._settings, self._names))
+        return self._looker.look()
+
+    def _disconnect(self) -> None:
+        self._looker = None
+        self._connections.close()
 
     def close(self) -> None:
-        self._stack.close()
+        try:
+            self._disconnect()
+        finally:
+            self._reader.close()
 
 
 class Controller:
@@ -180,16 +194,16 @@ class Controller:
             try:
                 self._look(of, state, consumer, transaction)
             except StaleGeneration as error:
-                log.warning("rollout %s of %s: another controller decides by now: %s", of[1], of[0], error)
+                log.warning("rollout %s of %s: the group of controllers moved on: %s", of[1], of[0], error)
                 self._become(active=False)
-                consumer.rejoin()
+                # Let go, so that a poll says who has it now. What is claimed on and kept is never reported, and this
+                # controller would stand by for itself.
+                consumer.release({0})
                 return
             except TransactionHung:  # whether it is written is not known, and nothing more can be written
                 raise
             except HeadraceError as error:
                 log.warning("rollout %s of %s: trying on: %s", of[1], of[0], error)
-                if (watched := self._watched.pop(of, None)) is not None:
-                    watched.close()
 
     def _look(
         self, of: RolloutId, state: RolloutState, consumer: RequestConsumer, transaction: GuardedTransaction

@@ -21,7 +21,7 @@ from headrace.ops.rollouts.controller import Controller
 from headrace.ops.rollouts.evidence import Tally
 from headrace.ops.rollouts.reading import AnswerReader
 from headrace.ops.rollouts.watching import Watch
-from headrace.schemas.errors import HeadraceError, KafkaUnavailable
+from headrace.schemas.errors import HeadraceError, KafkaUnavailable, UsageError
 
 if TYPE_CHECKING:
     from headrace.schemas.settings import Settings
@@ -86,9 +86,13 @@ class Standing:
 
     def last(self) -> tuple[str, RolloutState] | None:
         """The rollout that was begun last."""
-        states = self._control.asked(lambda records: records.rollouts.states(self._names.group))
-        begun = [each for each in states if each[1].rollout is not None]
+        begun = self.begun()
         return begun[-1] if begun else None
+
+    def begun(self) -> list[tuple[str, RolloutState]]:
+        """All rollouts of the contract, in the order in which they were begun."""
+        states = self._control.asked(lambda records: records.rollouts.states(self._names.group))
+        return [each for each in states if each[1].rollout is not None]
 
     def catch_up(self) -> None:
         """Read what was answered before now."""
@@ -190,7 +194,8 @@ class Standing:
 def follow_to_the_end(settings: Settings, names: ContractNames, of: RolloutId) -> int:
     """Stand by as a controller and show a rollout until it has ended: FINISHED or ROLLED_BACK.
 
-    Ctrl-C leaves it as it stands (KeyboardInterrupt). Raises KafkaFailed where the controller could not go on.
+    Ctrl-C leaves it as it stands (KeyboardInterrupt). Raises KafkaFailed where the controller could not go on, and
+    UsageError where another rollout was begun before this one had ended: it goes no further then.
     """
     why: list[str] = [""]
     failed: list[BaseException] = []
@@ -210,16 +215,30 @@ def follow_to_the_end(settings: Settings, names: ContractNames, of: RolloutId) -
         with Standing(settings, names, 0.0) as standing:
 
             def ended() -> bool:
-                last = standing.last()
-                return bool(failed) or last is None or last[0] != of[1] or not last[1].is_open
+                begun = standing.begun()
+                own = dict(begun).get(of[1])
+                return bool(failed) or own is None or not own.is_open or begun[-1][0] != of[1]
 
             standing.watch(lambda: why[0] or "a controller is to take it on", ended)
             if failed:
                 raise failed[0]
-            last = standing.last()
-            if last is None or last[1].rollback is not None:
-                return ROLLED_BACK
-            return FINISHED
+            return _how_it_ended(standing.begun(), of[1])
     finally:
         controller.stop()
         thread.join()
+
+
+def _how_it_ended(begun: list[tuple[str, RolloutState]], id_: str) -> int:
+    """FINISHED or ROLLED_BACK. Raises UsageError where it is neither, since another one was begun after it."""
+    own = dict(begun).get(id_)
+    if own is None or own.rollback is not None:
+        return ROLLED_BACK
+    if not own.is_open:
+        return FINISHED
+    other_id, other = begun[-1]
+    assert other.rollout is not None
+    raise UsageError(
+        f"rollout {id_} goes no further: rollout {other_id} to version {other.rollout.to} was begun by "
+        f"{other.rollout.by} meanwhile, and of a contract's rollouts the one that was begun last counts. "
+        f"`headrace rollout status {other.rollout.model}` shows it"
+    )

@@ -111,17 +111,24 @@ def _refuse_another_contract(catalogue: CatalogueRecords, names: ContractNames, 
 
 
 def _before(group: GroupMembers, plan: Plan | None, to: str) -> dict[str, int]:
-    """What serves beside the new version: by the plan, else by who is there."""
-    planned = plan.shares.items() if plan is not None else ()
-    before = {version: weight for version, weight in planned if version != to and weight}
+    """What serves beside the new version, as the assignor has it: by the plan, but for its versions without a worker;
+    where none has one, by who has the units now. Raises UsageError where nothing does."""
+    live = group.live()
+    shares: Mapping[str, int] = {} if plan is None else plan.shares
+    followed = {version: weight for version, weight in shares.items() if weight and live.get(version)}
+    if followed:
+        # Units that others have still are on their way: what was taken back must not come back as a share.
+        before = {version: weight for version, weight in followed.items() if version != to}
+    else:
+        there = live.keys() - {to}
+        owned = {version: units for version, units in group.owned().items() if version in there and units}
+        before = owned or dict.fromkeys(sorted(there - {""}), 1)
     if not before:
-        owned = {version: units for version, units in group.owned().items() if version != to and units}
-        live = {version: 1 for version in group.live() if version not in (to, "")}
-        before = owned or live
-    if not before:
+        planned = f" Planned is {shown_shares(shares)}." if any(shares.values()) else ""
+        versions = ", ".join(sorted(f"version {version}" for version in live if version)) or "no version"
         raise UsageError(
-            f"nothing but version {to} serves: there is no traffic to move. Without a plan, a version's workers share "
-            "all units"
+            f"nothing but version {to} serves: there is no traffic to move.{planned} Workers are there of {versions}. "
+            "Without a plan, a version's workers share all units"
         )
     return before
 

@@ -33,7 +33,8 @@ class AnswerReader:
         self._read: deque[Answer] = deque()
         self._seen: dict[int, int] = {}  # by partition, the offset that was read last
         self._stop = threading.Event()
-        self.caught_up = threading.Event()  # all that was there when reading began has been taken note of
+        # All that was there when reading began has been taken note of. Not while it is to begin again, after an outage.
+        self.caught_up = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"results of {names.base}", daemon=True)
         self._thread.start()
 
@@ -59,6 +60,12 @@ class AnswerReader:
         )
 
     def _follow(self) -> None:
+        try:
+            self._read_on()
+        finally:
+            self.caught_up.clear()
+
+    def _read_on(self) -> None:
         start = datetime.fromtimestamp(self._since_ms / 1000, UTC)
         with ResultReader(self._settings, self._names, start=start, follow=True) as reader:
             left = POLL_RECORDS  # of what was fetched already when the end was reached

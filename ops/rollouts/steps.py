@@ -113,7 +113,7 @@ def decide(state: RolloutState, seen: Seen) -> Next:
     if progress.state == "waiting":
         return _wait(rollout, state, progress, seen)
     if progress.state == "moving":
-        return _move(rollout, progress, seen)
+        return _move(rollout, state, progress, seen)
     return _hold(rollout, state, progress, seen)
 
 
@@ -146,14 +146,23 @@ def _wait(rollout: Rollout, state: RolloutState, progress: Progress, seen: Seen)
     )
 
 
-def _move(rollout: Rollout, progress: Progress, seen: Seen) -> Next:
+def _move(rollout: Rollout, state: RolloutState, progress: Progress, seen: Seen) -> Next:
     group = seen.group
-    wanted = units_of(shares_of(rollout, progress.step), group.units, group.owned)
+    last = len(rollout.steps) - 1
+    if state.wish == "promote" and progress.step != last:
+        why = "promoted"
+        return Next(why, progress=Progress(step=last, state="waiting", since=seen.now_ms, why=why))
+    if not group.live.get(rollout.to, 0):
+        return Next(f"no worker of version {rollout.to} is there any more: the step waits for one")
+    # As the assignor does: the share of a version without a worker is with the others.
+    shares = shares_of(rollout, progress.step)
+    living = {version: weight for version, weight in shares.items() if group.live.get(version, 0)}
+    wanted = units_of(living, group.units, group.owned)[rollout.to]
     has = group.owned.get(rollout.to, 0)
-    if group.stable and has == wanted[rollout.to] and sum(group.owned.values()) >= group.units:
+    if group.stable and has == wanted and sum(group.owned.values()) >= group.units:
         why = f"version {rollout.to} has {has} of {group.units} units"
         return Next(why, progress=Progress(step=progress.step, state="holding", since=seen.now_ms, why=why))
-    return Next(f"version {rollout.to} has {has} of the {wanted[rollout.to]} units that it is to have")
+    return Next(f"version {rollout.to} has {has} of the {wanted} units that it is to have")
 
 
 def _hold(rollout: Rollout, state: RolloutState, progress: Progress, seen: Seen) -> Next:

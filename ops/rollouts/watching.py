@@ -34,8 +34,10 @@ class Watch:
         self._since_ms = 0  # the step's plan
         self.by_version: dict[str, Tally] = {}  # since the rollout began
         self.in_step: dict[str, Tally] = {}
+        # By the clock of the looks alone: workers, whose time an answer bears, have clocks of their own.
         self._asked_since_ms: int | None = None
-        self._others_answered = False  # since the last look
+        self._answered = False  # since the last look, as are the others
+        self._others_answered = False
         self._early: list[
             Answer
         ] = []  # those of the new version, by which a step that is heard of late is made up for
@@ -57,8 +59,7 @@ class Watch:
         _add(self.by_version, answer)
         self._count_in_step(answer)
         if answer.version == self._to:
-            if self._asked_since_ms is not None:
-                self._asked_since_ms = max(self._asked_since_ms, answer.at_ms)
+            self._answered = True
         else:
             self._others_answered = True
 
@@ -68,17 +69,24 @@ class Watch:
         elif self._step is None:
             self._early.append(answer)
 
-    def look(self, group: GroupSeen, now_ms: int) -> Seen:
-        """What is seen now; to be called every second or so."""
+    def lose_sight(self) -> None:
+        """A look has failed: for how long nothing has been answered is not known, and is counted from the next one."""
+        self._asked_since_ms = None
+
+    def look(self, group: GroupSeen, now_ms: int, *, caught_up: bool) -> Seen:
+        """What is seen now; to be called every second or so.
+
+        `caught_up`: all has been taken that was answered. Before that, a version that says nothing may have said it.
+        """
         lives = group.live.get(self._to, 0) > 0
         asked = group.waiting.get(self._to, 0) > 0
         if not lives:
             asked = self._others_answered or sum(group.waiting.values()) > 0
-        self._others_answered = False
-        if not asked or self._step is None:
+        if not asked or self._step is None or not caught_up:
             self._asked_since_ms = None
-        elif self._asked_since_ms is None:
+        elif self._asked_since_ms is None or self._answered:
             self._asked_since_ms = now_ms
+        self._answered = self._others_answered = False
         return Seen(
             now_ms,
             group,

@@ -20,6 +20,7 @@ BUGS: dict[str, Bug] = {}
 move = steps._move
 hold = steps._hold
 look = watching.Watch.look
+take = watching.Watch.take
 
 
 def bug(apply: Bug) -> Bug:
@@ -65,9 +66,9 @@ def the_last_step_never_ends(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def units_that_cannot_come_are_waited_for(patch: pytest.MonkeyPatch) -> None:
-    def strict(rollout: Any, progress: Progress, seen: Seen) -> Next:
+    def strict(rollout: Any, state: RolloutState, progress: Progress, seen: Seen) -> Next:
         more = replace(seen.group, units=seen.group.units + 1)
-        return move(rollout, progress, replace(seen, group=more))
+        return move(rollout, state, progress, replace(seen, group=more))
 
     patch.setattr(steps, "_move", strict)
 
@@ -87,7 +88,26 @@ def a_controller_that_takes_over_begins_anew(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def a_dead_version_is_waited_for_no_longer_than_a_silent_one(patch: pytest.MonkeyPatch) -> None:
-    def forever(self: watching.Watch, group: Any, now_ms: int) -> Seen:
-        return replace(look(self, group, now_ms), asked_since_ms=now_ms)
+    def forever(self: watching.Watch, group: Any, now_ms: int, *, caught_up: bool) -> Seen:
+        return replace(look(self, group, now_ms, caught_up=caught_up), asked_since_ms=now_ms)
 
     patch.setattr(watching.Watch, "look", forever)
+
+
+@bug
+def what_was_not_read_yet_passes_for_silence(patch: pytest.MonkeyPatch) -> None:
+    def impatient(self: watching.Watch, group: Any, now_ms: int, *, caught_up: bool) -> Seen:
+        return look(self, group, now_ms, caught_up=True)
+
+    patch.setattr(watching.Watch, "look", impatient)
+
+
+@bug
+def the_workers_clocks_are_trusted(patch: pytest.MonkeyPatch) -> None:
+    def trusting(self: watching.Watch, answer: watching.Answer) -> None:
+        take(self, answer)
+        self._answered = False
+        if answer.version == self._to and self._asked_since_ms is not None:
+            self._asked_since_ms = max(self._asked_since_ms, answer.at_ms)
+
+    patch.setattr(watching.Watch, "take", trusting)

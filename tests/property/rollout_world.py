@@ -30,7 +30,8 @@ NewIs = Literal["good", "bad", "silent"]
 
 @dataclass
 class World:
-    """`new`: what the new version is. `rate`: requests a second of the whole group."""
+    """`new`: what the new version is. `rate`: requests a second of the whole group. `clock_s`: by how much the workers'
+    clock is ahead of the controllers'. `reads_s`: for how long a controller that begins reads what was answered."""
 
     new: NewIs
     units: int
@@ -38,6 +39,8 @@ class World:
     rate: int
     hold_s: int
     seed: int
+    clock_s: int = 0
+    reads_s: int = 0
     records: RolloutRecords = field(default_factory=RolloutRecords)  # what the control topic says
     end: int = 0  # its offset
     now_s: int = 0
@@ -47,6 +50,7 @@ class World:
     waiting: dict[str, int] = field(default_factory=dict[str, int])
     watch: Watch | None = None  # of the controller that is active now
     read: int = 0  # answers that it has taken
+    began_s: int = 0  # when it became that
     written: list[Value] = field(default_factory=list[Value])
     said: list[str] = field(default_factory=list[str])
     operator_undid: bool = False
@@ -128,21 +132,25 @@ class World:
             if version == NEW and self.new == "silent":
                 self.waiting[NEW] = self.waiting.get(NEW, 0) + 1
                 continue
-            failed = version == NEW and self.new == "bad"
-            self.answers.append(Answer(version, "failed" if failed else "ok", 200.0, 5, self.now_s * 1000))
+            status = "failed" if version == NEW and self.new == "bad" else "ok"
+            self.answers.append(Answer(version, status, 200.0, 5, (self.now_s + self.clock_s) * 1000))
         if not self.owned[NEW]:
             # What has waited goes to whoever has the units now.
             self.waiting[NEW] = 0
+        elif self.new != "silent":
+            self.waiting[NEW] = 1  # while it answers one, it is asked the next
 
     def _control(self) -> None:
         if self.watch is None:
-            self.watch, self.read = Watch(NEW), 0
+            self.watch, self.read, self.began_s = Watch(NEW), 0, self.now_s
         self.watch.follow(self.state)
-        for answer in self.answers[self.read :]:
-            self.watch.take(answer)
-        self.read = len(self.answers)
+        caught_up = self.now_s - self.began_s >= self.reads_s
+        if caught_up:
+            for answer in self.answers[self.read :]:
+                self.watch.take(answer)
+            self.read = len(self.answers)
         group = GroupSeen(self.units, self.owned, self.live, {}, waiting=self.waiting)
-        found = steps.decide(self.state, self.watch.look(group, self.now_s * 1000))
+        found = steps.decide(self.state, self.watch.look(group, self.now_s * 1000, caught_up=caught_up))
         self._write(found)
 
     def _write(self, found: Next) -> None:

@@ -40,6 +40,8 @@ ENOUGH_S = 600
 
 @st.composite
 def worlds(draw: st.DrawFn, new: NewIs) -> World:
+    # A bad version is taken back within so many seconds by controllers that have read what it answered.
+    clock_s, reads_s = (draw(st.integers(-40, 40)), draw(st.integers(0, 40))) if new == "good" else (0, 0)
     return World(
         new,
         draw(UNITS),
@@ -47,6 +49,8 @@ def worlds(draw: st.DrawFn, new: NewIs) -> World:
         draw(st.integers(20, 60)),
         draw(st.integers(0, 20)),
         draw(st.integers(0, 99)),
+        clock_s,
+        reads_s,
     )
 
 
