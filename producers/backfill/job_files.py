@@ -200,7 +200,9 @@ class JobFiles:
         if text is None:
             return None
         state = read_state(text, self.own.shown(f"{FORMER}/{FILE_NAME}"))
-        return (state, replace(self.places, parts=self.own.child(FORMER))) if job in (None, state.job) else None
+        return (
+            (state, replace(self.places, parts=self.own.child(FORMER))) if job in (None, state.job) else None
+        )
 
     def put_together(
         self,

@@ -102,7 +102,8 @@ def _refuse_what_lines_cannot_hold(spec: JobSpec, table: TableSource | TextSourc
     for name in table.schema.names:
         if (why := table.unreadable.get(name)) is not None:
             raise spec.fault(
-                f"lines of JSON cannot keep the column `{name}`: {why}. Leave it out, or write Parquet", "keep"
+                f"lines of JSON cannot keep the column `{name}`: {why}. Leave it out, or write Parquet",
+                "keep",
             )
 
 

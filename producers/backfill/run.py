@@ -378,7 +378,7 @@ class JobRun:
 
     def open_failures(self) -> Iterator[tuple[Chunk, int, Outcome]]:
         """Rows of chunks without a part that have failed: (chunk, index in it, outcome)."""
-        have_parts = {part.number for part in self.state.parts}  # by an earlier round, with rejects of their own
+        have_parts = {part.number for part in self.state.parts}  # of an earlier round, beside their rejects
         for number in sorted(self._rows.open.keys() - have_parts):
             chunk = self._rows.open[number]
             for index, outcome in enumerate(self._ledger.outcomes(number)):
