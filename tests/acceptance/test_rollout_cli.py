@@ -157,9 +157,15 @@ def two_versions(kafka_bootstrap: str, unique_prefix: str, tmp_path: Path) -> It
 
 def test_a_good_version_gets_everything_step_by_step_and_nothing_is_lost(two_versions: Stage) -> None:
     rollout = two_versions.headrace("start", MODEL, "--to", "4", "--steps", "25,100", "--hold", "2s")
-    wait_until(two_versions.is_open, 60, "the rollout to be under way")
+    assert rollout.stdout is not None
+    begin: list[str] = []
+    for line in rollout.stdout:
+        begin.append(line)
+        if "no worker of version 4 is there" in line:
+            break
     new = two_versions.start("4", "new")
     said, _ = rollout.communicate(timeout=120)
+    said = "".join(begin) + said
     assert rollout.returncode == 0, said
     assert re.search(r"from version 3: 100 % to version 4, steps 25, 100 %", said)
     assert "no worker of version 4 is there" in said
