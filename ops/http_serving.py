@@ -18,6 +18,9 @@ from headrace.ops.heap import freeze_heap
 from headrace.schemas.errors import SettingsError, UsageError
 
 if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
     from headrace.consumers.backlog import Backlog
     from headrace.consumers.contracts import ContractId
     from headrace.producers.client import Client
@@ -54,9 +57,7 @@ def serve(
     if listening.tls_certificate is not None and listening.tls_key is not None:
         check_certificate(listening.tls_certificate, listening.tls_key)
     try:
-        import uvicorn
-
-        from headrace.ops.http_draining import CUT_OFF_AFTER_S, Connection, DrainingServer
+        from headrace.ops.http_draining import DrainingServer
         from headrace.producers.http.app import create_app
     except ModuleNotFoundError as error:
         raise UsageError(f"{NEEDED}: {error.name} is not there") from error
@@ -97,20 +98,7 @@ def serve(
         freeze_heap()
         on_ready(f"{scheme}://{host}:{port}")
 
-    config = uvicorn.Config(
-        app,
-        host=listening.host,
-        port=listening.port,
-        http=Connection,
-        ssl_certfile=listening.tls_certificate,
-        ssl_keyfile=listening.tls_key,
-        access_log=False,
-        log_level="warning",
-        timeout_keep_alive=listening.idle_timeout_s,
-        timeout_graceful_shutdown=math.ceil(CUT_OFF_AFTER_S),
-        server_header=False,
-    )
-    server = DrainingServer(config, service, listening.drain_budget_s, listens)
+    server = DrainingServer(config_of(app, listening), service, listening.drain_budget_s, listens)
     try:
         server.run()
     except SystemExit:
@@ -119,6 +107,28 @@ def serve(
         ) from None
     if not server.started:
         raise SettingsError(f"{listening.host}:{listening.port} cannot be listened on: choose another --port")
+
+
+def config_of(app: FastAPI, listening: Listening) -> uvicorn.Config:
+    """What uvicorn is told."""
+    import uvicorn
+
+    from headrace.ops.http_draining import CUT_OFF_AFTER_S, Connection
+
+    return uvicorn.Config(
+        app,
+        host=listening.host,
+        port=listening.port,
+        http=Connection,
+        ws="none",  # else any upgrade would get a protocol of its own, which `DrainingServer` does not know
+        ssl_certfile=listening.tls_certificate,
+        ssl_keyfile=listening.tls_key,
+        access_log=False,
+        log_level="warning",
+        timeout_keep_alive=listening.idle_timeout_s,
+        timeout_graceful_shutdown=math.ceil(CUT_OFF_AFTER_S),
+        server_header=False,
+    )
 
 
 def check_certificate(certificate: Path, key: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
@@ -20,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 
 from headrace.producers.http import models
 from headrace.producers.http.answers import encode_json
-from headrace.producers.http.calls import begin
+from headrace.producers.http.calls import REQUEST_ID, begin
 from headrace.producers.http.failures import failure_of_error
 from headrace.producers.http.responding import GONE, Answer, error_response
 from headrace.producers.http.service import Service
@@ -163,7 +164,8 @@ def _document(app: FastAPI, service: Service, version: str) -> None:
 
 
 def _json(body: JsonObject) -> Response:
-    return Response(encode_json(body), media_type="application/json")
+    headers = {REQUEST_ID: uuid.uuid4().hex}
+    return Response(encode_json(body), headers=headers, media_type="application/json")
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from headrace.producers.http.limits import Lease
 
 REQUEST_ID = "x-request-id"
+CHARACTERS_OF_A_TOKEN = 4  # about, of text
 LARGER_AS_RECORD = (
     8  # times: a tool's schema is there twice, and a character may take six bytes instead of two
 )
@@ -126,7 +128,13 @@ async def begin(service: Service, http: HttpRequest, endpoint: Endpoint) -> Call
         timeout,
         began,
         created,
-        partial(service.queues.answered, asked.contract, asked.wanted.lane),
+        # A result under an id that the caller gave may have been made for an earlier call.
+        partial(
+            service.queues.answered,
+            asked.contract,
+            asked.wanted.lane,
+            None if given_id is None else began,
+        ),
     )
 
 
@@ -200,15 +208,15 @@ async def whole(call: Call) -> tuple[JsonObject, dict[str, str]]:
         async with contextlib.aclosing(call.parts()) as parts:
             async for part in parts:
                 if isinstance(part.piece, Result):
+                    results[part.prompt] = part.piece  # first: what does not hold was generated too
                     call.answered(part.piece)
                     _check(part.piece, call.wanted)
-                    results[part.prompt] = part.piece
         in_order = [results[place] for place in range(len(call.requests))]
         return call.body(in_order), answers.response_headers(in_order[0])
     except Exception as error:
         raise _failure(error, call) from error
     finally:
-        call.lease.give_back(_tokens(results.values()) if results else None)
+        call.lease.give_back(_tokens(results, {}) if results else None)
 
 
 def _check(result: Result, wanted: Wanted) -> None:
@@ -229,8 +237,20 @@ def _failure(error: Exception, call: Call) -> ApiError:
     return ApiError(504, message, reason=failure.reason, headers=failure.headers)
 
 
-def _tokens(results: Iterable[Result]) -> int:
-    return sum(each.usage.prompt_tokens + each.usage.completion_tokens for each in results)
+def _tokens(results: Mapping[int, Result], said: Mapping[int, Sequence[str]]) -> int:
+    """What a call is charged: as counted, and for no prompt less than the text that was seen of it.
+
+    A caller that has read its text and leaves before the result comes has had those tokens all the same. Each piece of
+    text is one or more of them, each of which has four characters or so.
+    """
+    taken = {
+        prompt: result.usage.prompt_tokens + result.usage.completion_tokens
+        for prompt, result in results.items()
+    }
+    for prompt, pieces in said.items():
+        seen = max(len(pieces), sum(map(len, pieces)) // CHARACTERS_OF_A_TOKEN)
+        taken[prompt] = max(taken.get(prompt, 0), seen)
+    return sum(taken.values())
 
 
 # --- event by event ---------------------------------------------------------------------------------------
@@ -243,19 +263,21 @@ async def events(call: Call, first_error: Callable[[ApiError], None]) -> AsyncGe
     event, and the last. `first_error` is told of either.
     """
     stream = call.stream()
-    results: list[Result] = []
+    results: dict[int, Result] = {}
+    said: defaultdict[int, list[str]] = defaultdict(list)  # of each prompt: the pieces of its text
     begun = False
     try:
         async with contextlib.aclosing(call.parts()) as parts:
             async for part in parts:
                 if isinstance(part.piece, str):
+                    said[part.prompt].append(part.piece)
                     if not begun:
                         _first_token(call)
                         begun = True
                         yield stream.first()
                     yield stream.text(part.piece, part.prompt)
                     continue
-                results.append(part.piece)
+                results[part.prompt] = part.piece
                 call.answered(part.piece)
                 _check(part.piece, call.wanted)
                 last = stream.finish(part.piece, part.prompt)
@@ -273,7 +295,7 @@ async def events(call: Call, first_error: Callable[[ApiError], None]) -> AsyncGe
             raise failure from error
         yield stream.failed(failure)
     finally:
-        call.lease.give_back(_tokens(results) if results else None)
+        call.lease.give_back(_tokens(results, said) if results or said else None)
 
 
 def _first_token(call: Call) -> None:

@@ -4,7 +4,10 @@ A call is charged to its key's account and to its tenant's; it comes in if both 
 to neither. Accounts are those of one instance of the endpoint: with three, a caller may have three times as much.
 
 Rates are token buckets that hold a minute's worth: they begin full, so that a caller may send a whole minute's calls at
-once and then goes on at the rate. Tokens are charged as estimated when a call comes in and as counted when it ends.
+once and then goes on at the rate. Tokens are charged when a call ends, as counted or, where its result is not waited
+for, as far as they were seen: nobody knows before how long an answer becomes, and a bound for it (`max_tokens`) may be
+many times as much. A caller may so come to owe some, and does not come in again before they have flowed in. Whoever
+does know gives `admit` an estimate, which is charged until the end.
 """
 
 from __future__ import annotations

@@ -24,24 +24,37 @@ class Queues:
         self._clock = clock  # seconds
         self._queues: dict[tuple[ContractId, Lane], _Queue] = {}
 
-    def _queue(self, contract: ContractId, lane: Lane) -> _Queue:
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def _made(self, contract: ContractId, lane: Lane) -> _Queue:
+        """The queue, to be told something of it. Only of what was read or answered: whoever calls may name contracts
+        that nobody serves, any number of them."""
         return self._queues.setdefault((contract, lane), _Queue())
 
     def look(self, contract: ContractId, backlogs: Mapping[Lane, Backlog]) -> None:
         """Take in what was read of a contract's lanes just now."""
         for lane, backlog in backlogs.items():
-            queue = self._queue(contract, lane)
+            queue = self._made(contract, lane)
             queue.ahead = backlog.ahead
             queue.meter.sample(self._clock(), backlog.completions)
 
-    def answered(self, contract: ContractId, lane: Lane, result: Result) -> None:
-        """Take in when a request that was answered just now had waited for a worker."""
+    def answered(self, contract: ContractId, lane: Lane, since_s: float | None, result: Result) -> None:
+        """Take in when a request that was answered just now had waited for a worker.
+
+        `since_s`: when the call began, where its id may be that of an earlier one. A result that took longer than the
+        call was made for another, and waited at some other time.
+        """
         appended = self._clock() - result.timings.total_ms / 1000
-        self._queue(contract, lane).meter.waited(appended, appended + result.timings.queued_ms / 1000)
+        if since_s is None or appended >= since_s:
+            waited_until = appended + result.timings.queued_ms / 1000
+            self._made(contract, lane).meter.waited(appended, waited_until)
 
     def check(self, contract: ContractId, lane: Lane, timeout_s: float) -> None:
         """Raises ApiError (429) where a call would hardly be answered in time."""
-        queue = self._queue(contract, lane)
+        queue = self._queues.get((contract, lane))
+        if queue is None:
+            return
         excess_s = excess_wait(queue.ahead, queue.meter.rate, timeout_s)
         if excess_s is not None:
             raise overloaded(excess_s, timeout_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,9 +13,12 @@ import pytest
 from http_callers import CHAT, COMPLETIONS, MODEL, Endpoint
 from serving_parts import until
 
+from headrace.consumers.contracts import ContractId
 from headrace.producers.exchange import ASKED
+from headrace.producers.http.caller import ANYONE, Limits
 from headrace.producers.http.calls import LARGE_BODY_BYTES
-from headrace.schemas.messages import Request
+from headrace.producers.http.limits import Accounts
+from headrace.schemas.messages import ErrorDetail, Lane, Output, Provenance, Request, Result, Status, Usage
 
 ONCE = {"Idempotency-Key": "once"}
 
@@ -169,6 +173,18 @@ def test_what_is_wrong_with_a_large_body_is_told_as_with_a_small_one() -> None:
     run(work)
 
 
+# --- models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/v1/models", f"/v1/models/{MODEL}", "/v1/models/nobodys"])
+def test_what_is_said_of_models_has_a_request_id_too(path: str) -> None:
+    async def work(endpoint: Endpoint) -> None:
+        first, second = await endpoint.get(path).ended(), await endpoint.get(path).ended()
+        assert first.headers["x-request-id"] != second.headers["x-request-id"]
+
+    run(work)
+
+
 # --- the URL ------------------------------------------------------------------------------------------------
 
 
@@ -246,6 +262,26 @@ def test_an_answer_that_is_not_kept_any_more_is_said_to_be_gone() -> None:
     run(work)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_of_answers_under_a_key_only_those_since_the_call_began_can_tell_of_a_queue(stream: bool) -> None:
+    async def work(endpoint: Endpoint) -> None:
+        since: list[float | None] = []
+
+        def note(contract: ContractId, lane: Lane, since_s: float | None, result: Result) -> None:
+            since.append(since_s)
+
+        endpoint.service.queues.answered = note
+        before = time.monotonic()
+        await endpoint.call(headers=ONCE, stream=stream).ended()
+        await endpoint.call(stream=stream).ended()
+        keyed, other = since
+        assert keyed is not None
+        assert before <= keyed <= time.monotonic()
+        assert other is None
+
+    run(work)
+
+
 def test_without_a_key_nothing_is_noted_of_the_body() -> None:
     async def work(endpoint: Endpoint) -> None:
         await endpoint.call().ended()
@@ -273,6 +309,60 @@ def test_a_caller_that_goes_away_gives_its_request_up_and_nothing_is_left_of_it(
         assert b"headrace_http_pending_requests 0.0" in (await endpoint.get("/metrics").ended()).content
 
     run(work, never)
+
+
+# --- what they are charged ------------------------------------------------------------------------------------------
+
+
+def a_result(request: Request, status: Status, tokens: int) -> Result:
+    provenance = Provenance(
+        model=MODEL, version="1", contract=1, engine="e", engine_version="1", slot="s",
+        source_topic="t", source_partition=0, source_offset=0,
+    )  # fmt: skip
+    return Result(
+        id=request.id,
+        status=status,
+        outputs=[Output(text="It is", finish_reason="length")],
+        usage=Usage(prompt_tokens=10, completion_tokens=tokens - 10),
+        error=ErrorDetail(code=status, message="it does not fit"),
+        provenance=provenance,
+    )
+
+
+def tokens_left(endpoint: Endpoint) -> int:
+    return int(endpoint.service.accounts.admit(ANYONE).headers["x-ratelimit-remaining-tokens"])
+
+
+def limited(endpoint: Endpoint, tokens_per_minute: int) -> None:
+    """Limit the caller, in a minute that does not pass."""
+    endpoint.service.accounts = Accounts(lambda: 0.0, per_tenant=Limits(tokens_per_minute=tokens_per_minute))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", ["invalid_output", "truncated"])
+def test_what_was_generated_and_does_not_hold_is_charged(status: Status, stream: bool) -> None:
+    def unfit(request: Request) -> Result:
+        return a_result(request, status, tokens=30)
+
+    async def work(endpoint: Endpoint) -> None:
+        limited(endpoint, 100)
+        assert (await endpoint.call(stream=stream).ended()).status == 422
+        assert tokens_left(endpoint) == 70
+
+    run(work, unfit)
+
+
+def test_a_caller_that_reads_a_text_and_leaves_before_its_end_is_charged_what_it_has_seen() -> None:
+    async def work(endpoint: Endpoint) -> None:
+        limited(endpoint, 100)
+        endpoint.client.lose_next_reply()
+        leaving = endpoint.call(stream=True)
+        await leaving.has("mill")
+        leaving.leave()
+        await leaving.ended()
+        assert tokens_left(endpoint) == 96  # of four words
+
+    run(work)
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

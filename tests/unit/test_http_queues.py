@@ -40,7 +40,7 @@ def test_a_call_that_would_wait_past_its_timeout_is_refused_and_one_with_more_pa
     queues = Queues(clock=lambda: now)
     for second in range(20):
         now = float(second)
-        queues.answered(CONTRACT, "interactive", a_result(queued_ms=5_000, total_ms=6_000))
+        queues.answered(CONTRACT, "interactive", None, a_result(queued_ms=5_000, total_ms=6_000))
         queues.look(CONTRACT, {"interactive": Backlog(ahead=600, completions=10 * second)})
     queues.check(CONTRACT, "interactive", 100)
     with pytest.raises(ApiError) as refusal:
@@ -49,3 +49,34 @@ def test_a_call_that_would_wait_past_its_timeout_is_refused_and_one_with_more_pa
     assert 1 <= int(refusal.value.headers["Retry-After"]) <= 120
     queues.check(CONTRACT, "standard", 1)  # another lane
     queues.check(("tagger", 2), "interactive", 1)  # another contract
+
+
+def test_an_earlier_answer_that_is_found_again_is_no_sign_that_anybody_waited_now() -> None:
+    now = 0.0
+    queues = Queues(clock=lambda: now)
+    for second in range(20):
+        now = float(second)
+        began = now - 0.5  # the same call again, under its Idempotency-Key
+        queues.answered(CONTRACT, "interactive", began, a_result(queued_ms=5_000, total_ms=6_000))
+        queues.look(CONTRACT, {"interactive": Backlog(ahead=600, completions=10 * second)})
+    queues.check(CONTRACT, "interactive", 30)
+
+
+def test_an_answer_that_was_made_for_this_call_counts_whether_or_not_it_has_a_key() -> None:
+    now = 0.0
+    queues = Queues(clock=lambda: now)
+    for second in range(20):
+        now = float(second)
+        queues.answered(CONTRACT, "interactive", now - 7, a_result(queued_ms=5_000, total_ms=6_000))
+        queues.look(CONTRACT, {"interactive": Backlog(ahead=600, completions=10 * second)})
+    with pytest.raises(ApiError):
+        queues.check(CONTRACT, "interactive", 30)
+
+
+def test_of_a_contract_that_somebody_has_made_up_nothing_is_kept() -> None:
+    queues = Queues()
+    for number in range(100):
+        queues.check(("made-up", number), "interactive", 30)
+    assert len(queues) == 0
+    queues.look(CONTRACT, {"interactive": Backlog(ahead=1, completions=0)})
+    assert len(queues) == 1
