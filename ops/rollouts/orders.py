@@ -30,12 +30,15 @@ from headrace.schemas.errors import UsageError
 from headrace.topics.names import ContractNames
 
 if TYPE_CHECKING:
-    from headrace.consumers.group_members import GroupMembers
+    from headrace.consumers.group_members import GroupLooker, GroupMembers
     from headrace.consumers.records import Record
     from headrace.consumers.sharing import Plan
     from headrace.schemas.settings import Settings
 
 Found = tuple[ControlRecords, CatalogueRecords]
+
+SETTLED_WITHIN_S = 15.0
+LOOK_AGAIN_S = 0.2
 
 
 def read_all(settings: Settings) -> Found:
@@ -72,7 +75,7 @@ def start(
         )
     _refuse_another_contract(catalogue, names, to)
     with look_at_group(settings, names) as looker:
-        group = looker.look()
+        group = _settled(looker)
     before = _before(group, control.rollouts.plan(names.group), to)
     now_ms = int(time.time() * 1000)
     rollout = Rollout(
@@ -110,22 +113,38 @@ def _refuse_another_contract(catalogue: CatalogueRecords, names: ContractNames, 
     )
 
 
+def _settled(looker: GroupLooker) -> GroupMembers:
+    """The group once no member is just joining or leaving: until then their versions are not known. After
+    SETTLED_WITHIN_S as it is."""
+    deadline = time.monotonic() + SETTLED_WITHIN_S
+    while True:
+        group = looker.look()
+        if (group.is_stable and "" not in group.live()) or time.monotonic() > deadline:
+            return group
+        time.sleep(LOOK_AGAIN_S)
+
+
 def _before(group: GroupMembers, plan: Plan | None, to: str) -> dict[str, int]:
     """What serves beside the new version, as the assignor has it: by the plan, but for its versions without a worker;
-    where none has one, by who has the units now. Raises UsageError where nothing does."""
-    live = group.live()
+    where none has one, by who has the units now. Of a group that does not settle, who lives is not known, and the plan
+    is all that is. Raises UsageError where nothing serves."""
+    live = {version: members for version, members in group.live().items() if version}
     shares: Mapping[str, int] = {} if plan is None else plan.shares
-    followed = {version: weight for version, weight in shares.items() if weight and live.get(version)}
+    followed = {
+        version: weight
+        for version, weight in shares.items()
+        if weight and (live.get(version) or not group.is_stable)
+    }
     if followed:
         # Units that others have still are on their way: what was taken back must not come back as a share.
         before = {version: weight for version, weight in followed.items() if version != to}
     else:
         there = live.keys() - {to}
         owned = {version: units for version, units in group.owned().items() if version in there and units}
-        before = owned or dict.fromkeys(sorted(there - {""}), 1)
+        before = owned or dict.fromkeys(sorted(there), 1)
     if not before:
         planned = f" Planned is {shown_shares(shares)}." if any(shares.values()) else ""
-        versions = ", ".join(sorted(f"version {version}" for version in live if version)) or "no version"
+        versions = ", ".join(sorted(f"version {version}" for version in live)) or "no version"
         raise UsageError(
             f"nothing but version {to} serves: there is no traffic to move.{planned} Workers are there of {versions}. "
             "Without a plan, a version's workers share all units"

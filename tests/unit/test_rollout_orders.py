@@ -29,6 +29,9 @@ class Stage:
     plan: Mapping[str, int]  # the last one; empty: nobody has planned anything
     members: list[Member]
     written: list[Value] = field(default_factory=list[Value])
+    unsettled: list[list[Member]] = field(
+        default_factory=list[list[Member]]
+    )  # that are seen before the members
 
     def read_all(self, settings: Settings) -> orders.Found:
         control = ControlRecords()
@@ -42,6 +45,8 @@ class Stage:
         yield self
 
     def look(self) -> GroupMembers:
+        if self.unsettled:
+            return GroupMembers(self.unsettled.pop(0), UNITS, is_stable=False)
         return GroupMembers(self.members, UNITS, is_stable=True)
 
     @contextmanager
@@ -103,6 +108,24 @@ def test_what_serves_now_is_what_a_rollout_begins_with(
     monkeypatch: pytest.MonkeyPatch, plan: dict[str, int], members: list[Member], before: dict[str, int]
 ) -> None:
     assert Stage(plan, members).before(monkeypatch, "4") == before
+
+
+def test_a_group_in_which_some_are_just_joining_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they said last cannot be read then: a version without a name would have all units."""
+    stage = Stage({"3": 1}, [serving("3", ALL)], unsettled=[[serving("", ALL)], [serving("", NONE)]])
+    assert stage.before(monkeypatch, "4") == {"3": 1}
+    assert stage.unsettled == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "before"), [({"3": 3, "2": 1}, {"3": 3, "2": 1}), ({}, {"5": 4})], ids=["a plan", "none"]
+)
+def test_of_a_group_that_does_not_settle_the_plan_is_believed(
+    monkeypatch: pytest.MonkeyPatch, plan: dict[str, int], before: dict[str, int]
+) -> None:
+    monkeypatch.setattr(orders, "SETTLED_WITHIN_S", -1.0)
+    members = [serving("", range(12)), serving("5", range(12, 16))]
+    assert Stage(plan, [], unsettled=[members]).before(monkeypatch, "4") == before
 
 
 @pytest.mark.parametrize(
