@@ -21,7 +21,7 @@ from headrace.schemas.settings import Settings
 from headrace.topics.names import ContractNames
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FILMS = 12
+FILMS = 8
 READY_S = 240.0
 DONE_S = 180.0
 parquet: Any = import_module("pyarrow.parquet")  # its stubs are partly unknown
@@ -66,7 +66,7 @@ def test_a_slice_of_the_films_comes_back_as_a_table_whose_rows_are_valid(
         str(tmp_path / "films.toml"),
         "--json",
     ]
-    command += ["--max-failures", "1"]  # one of twelve is more than the 5 % that a job allows by default
+    command += ["--max-failures", "1"]  # one of eight is more than the 5 % that a job allows by default
     place = ["--bootstrap-servers", broker_bootstrap, "--prefix", unique_prefix]
     options = ("--weights", str(weights))
     with WorkerProcess(
