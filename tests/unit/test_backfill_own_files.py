@@ -24,7 +24,7 @@ SERVER = "endpoint_override=host:9000&scheme=http"
 
 
 def a_job(input_: Any, output: Any, **fields: Any) -> JobSpec:
-    return job_of({"model": "tagger", "input": input_, "output": output, **fields}, Path("/work"))
+    return job_of({"model": "tagger", "input": input_, "output": output, **fields}, Path("/jobs"))
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_an_input_that_would_not_have_the_jobs_files_is_not_refused(input_: str,
     ("input_", "output"),
     [
         ("tags.jsonl", "tags.jsonl"),
-        ("./x/../tags.jsonl", "/work/tags.jsonl"),
-        ("tags.jsonl", "file:///work/tags.jsonl"),
+        ("./x/../tags.jsonl", "/jobs/tags.jsonl"),
+        ("tags.jsonl", "file:///jobs/tags.jsonl"),
         ("tags.jsonl.rejects.jsonl", "tags.jsonl"),  # taken away at the end
         ("tags/_headrace/rejects.jsonl", "tags/"),
         ("data/", "data/tags.parquet"),
@@ -99,7 +99,7 @@ def test_formats_that_are_said_count_and_so_do_the_files_of_a_batch() -> None:
     lines = {"path": "logs/tags/", "format": "jsonl"}
     assert own_file_in_input(a_job("logs/**/part-*.jsonl", lines)) is not None
     assert own_file_in_input(a_job("logs/**/part-*.jsonl", "logs/tags/")) is None
-    calls = job_of({"openai_batch": "calls/", "output": "calls/answers.jsonl"}, Path("/work"))
+    calls = job_of({"openai_batch": "calls/", "output": "calls/answers.jsonl"}, Path("/jobs"))
     assert own_file_in_input(calls) is not None
 
 
@@ -181,7 +181,7 @@ def test_an_output_that_is_the_input_is_refused_and_the_input_stays(
     ],
 )
 def test_the_errors_of_a_batch_are_among_its_files(batch: str, output: Any) -> None:
-    job = job_of({"openai_batch": batch, "output": output}, Path("/work"))
+    job = job_of({"openai_batch": batch, "output": output}, Path("/jobs"))
     found = own_file_in_input(job)
     assert found is not None
     assert found.path.endswith("errors.jsonl")
