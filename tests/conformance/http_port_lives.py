@@ -58,7 +58,8 @@ class HttpLives:
 
         async def go() -> None:
             async with openai.AsyncOpenAI(base_url=stage.endpoint.url, api_key="k") as client:
-                busy = [await self._begun(client, stage) for _ in range(IN_FLIGHT)]
+                # Together: the first must not have ended before the last has begun.
+                busy = await asyncio.gather(*(self._begun(client, stage) for _ in range(IN_FLIGHT)))
                 create: Any = client.chat.completions.create
                 asked = says(max_tokens=3, user="waiting")
                 waiting = [asyncio.create_task(create(**asked, stream=stream)) for stream in (False, True)]
